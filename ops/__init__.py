@@ -1,0 +1,1 @@
+"""The ``tapewire`` command and what operators need around the service."""

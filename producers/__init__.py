@@ -1,0 +1,1 @@
+"""Feed handlers that publish news and filing events to Kafka."""

@@ -1,0 +1,1 @@
+"""Intake, classification, class queues, budgets, planner, ledger, dispatch, publishing and stamps."""

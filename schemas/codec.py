@@ -1,0 +1,188 @@
+"""Bytes to records and back, with every way a record can be wrong turned into one typed `DecodeError`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from schemas.enums import NewsStatus
+from schemas.errors import DecodeError, ErrorKind
+from schemas.records import SUPPORTED_SCHEMA_VERSIONS, Event, FilingEvent, NewsEvent
+
+NANOSECONDS_2000 = 946_684_800_000_000_000
+NANOSECONDS_2200 = 7_258_118_400_000_000_000
+"""Times outside these years are a wrong unit (seconds, milliseconds), not an old or a future event."""
+
+INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\x00"
+"""Characters that leave nothing to read: zero-width spaces and joiners, BOM, soft hyphen, NUL."""
+
+_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds on one input record.
+
+    Args:
+        record_bytes: whole record value, in bytes.
+        headline_chars: a headline, in characters.
+        text_chars: a body or a filing part, in characters.
+    """
+
+    record_bytes: int = 512 * 1024
+    headline_chars: int = 20_000
+    text_chars: int = 400_000
+
+
+DEFAULT_LIMITS = Limits()
+
+encode_json: Callable[[object], bytes] = msgspec.json.Encoder().encode
+"""Any record to the bytes that go on a topic."""
+
+_news = msgspec.json.Decoder(NewsEvent)
+_filing = msgspec.json.Decoder(FilingEvent)
+
+
+class _VersionOnly(msgspec.Struct):
+    schema_version: int = 1
+
+
+_version = msgspec.json.Decoder(_VersionOnly)
+
+
+def decode_json(raw: bytes, record: type[T]) -> T:
+    """Decode one output record (signal, expired, stamp entry) from JSON.
+
+    Raises:
+        DecodeError: the bytes are not such a record.
+    """
+    try:
+        return msgspec.json.decode(raw, type=record)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _typed(raw, error) from None
+
+
+def decode_news(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> NewsEvent:
+    """Decode one record of the news topic.
+
+    Raises:
+        DecodeError: with the kind and the field, whatever is wrong with the bytes.
+    """
+    event = _decode(raw, _news, limits)
+    _check_time("received_at_ns", event.received_at_ns, required=True)
+    _check_time("published_at_ns", event.published_at_ns, required=False)
+    if event.status is not NewsStatus.KILLED:
+        _check_text("headline", event.headline, limits.headline_chars)
+    elif len(event.headline) > limits.headline_chars:
+        raise _too_long("headline", event.headline, limits.headline_chars)
+    if len(event.body) > limits.text_chars:
+        raise _too_long("body", event.body, limits.text_chars)
+    _check_encodable(event.headline, "headline")
+    _check_encodable(event.body, "body")
+    _check_ids(event)
+    return event
+
+
+def decode_filing(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> FilingEvent:
+    """Decode one record of the filings topic.
+
+    Raises:
+        DecodeError: with the kind and the field, whatever is wrong with the bytes.
+    """
+    event = _decode(raw, _filing, limits)
+    _check_time("received_at_ns", event.received_at_ns, required=True)
+    _check_time("accepted_at_ns", event.accepted_at_ns, required=False)
+    _check_text("text", event.text, limits.text_chars)
+    _check_encodable(event.text, "text")
+    if event.part > event.parts:
+        raise DecodeError(ErrorKind.INVALID_VALUE, "part", f"part {event.part} of {event.parts}")
+    _check_ids(event)
+    return event
+
+
+def _decode(raw: bytes, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
+    if len(raw) > limits.record_bytes:
+        reason = f"{len(raw)} bytes, the limit is {limits.record_bytes}"
+        raise DecodeError(ErrorKind.RECORD_TOO_LARGE, "", reason)
+    try:
+        event = decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _typed(raw, error) from None
+    version = event.schema_version  # type: ignore[attr-defined]  # both event types have it
+    if version not in SUPPORTED_SCHEMA_VERSIONS:
+        raise _unknown_version(version)
+    return event
+
+
+def _typed(raw: bytes, error: Exception) -> DecodeError:
+    """Name the kind and the field behind msgspec's message."""
+    if not isinstance(error, msgspec.ValidationError):
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError as bad:
+            return DecodeError(ErrorKind.NOT_UTF8, "", f"byte {bad.start} is not UTF-8")
+        return DecodeError(ErrorKind.NOT_JSON, "", str(error) or "no JSON value")
+    # A newer version may well have changed a field's type: say "unknown version", not "wrong type".
+    try:
+        version = _version.decode(raw).schema_version
+    except msgspec.DecodeError:
+        version = 1
+    if version not in SUPPORTED_SCHEMA_VERSIONS:
+        return _unknown_version(version)
+    message = str(error)
+    at = _AT.search(message)
+    path = at["path"] if at else ""
+    reason = _AT.sub("", message)
+    if missing := _MISSING.search(message):
+        field = f"{path}.{missing['field']}" if path else missing["field"]
+        return DecodeError(ErrorKind.MISSING_FIELD, field, reason)
+    wrong_type = ", got `" in message
+    return DecodeError(ErrorKind.WRONG_TYPE if wrong_type else ErrorKind.INVALID_VALUE, path, reason)
+
+
+def _unknown_version(version: int) -> DecodeError:
+    known = ", ".join(str(v) for v in sorted(SUPPORTED_SCHEMA_VERSIONS))
+    reason = f"version {version} is not one this scheduler reads ({known})"
+    return DecodeError(ErrorKind.UNKNOWN_SCHEMA_VERSION, "schema_version", reason)
+
+
+def _check_text(field: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise _too_long(field, text, limit)
+    if not text or not text.strip().strip(INVISIBLE).strip():
+        raise DecodeError(ErrorKind.EMPTY_TEXT, field, "nothing to read in it")
+
+
+def _too_long(field: str, text: str, limit: int) -> DecodeError:
+    return DecodeError(ErrorKind.TEXT_TOO_LONG, field, f"{len(text)} characters, the limit is {limit}")
+
+
+def _check_encodable(text: str, field: str) -> None:
+    """Refuse lone surrogates: JSON can escape them, but no tokenizer or encoder takes them."""
+    if text.isascii():
+        return
+    if found := _SURROGATE.search(text):
+        reason = f"character {found.start()} is half of a surrogate pair"
+        raise DecodeError(ErrorKind.INVALID_VALUE, field, reason)
+
+
+def _check_ids(event: Event) -> None:
+    _check_encodable(event.event_id, "event_id")
+    for index, instrument in enumerate(event.instruments):
+        _check_encodable(instrument, f"instruments[{index}]")
+
+
+def _check_time(field: str, value: int, *, required: bool) -> None:
+    if value == 0 and not required:
+        return
+    if not NANOSECONDS_2000 <= value <= NANOSECONDS_2200:
+        reason = f"{value} is not a time in nanoseconds since 1970 (years 2000 to 2200)"
+        raise DecodeError(ErrorKind.INVALID_VALUE, field, reason)

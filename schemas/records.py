@@ -1,0 +1,193 @@
+"""The records on the Kafka topics, as msgspec Structs that encode to JSON.
+
+Rules of evolution: a new field has a default, a field never changes its type, unknown fields are ignored, and a
+golden file for every version is decoded in the tests for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from schemas.enums import Direction, NewsStatus, SignalKind, Stage
+
+SCHEMA_VERSION = 1
+"""Version that this code writes."""
+SUPPORTED_SCHEMA_VERSIONS = frozenset({1})
+"""Versions that this code reads."""
+
+Id = Annotated[str, Meta(min_length=1, max_length=256)]
+Label = Annotated[str, Meta(max_length=256)]
+Text = str
+Nanoseconds = int
+"""Nanoseconds since the Unix epoch, UTC."""
+
+Stamps = dict[Stage, Nanoseconds]
+
+
+class NewsEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """One version of one news story, as a feed handler publishes it.
+
+    Args:
+        event_id: ``source:story:version``; the same version of a story always has the same id.
+        source: the wire or feed that carried it.
+        headline: the text that is classified; never empty unless the story was killed.
+        received_at_ns: when the feed handler had it; the deadline counts from here.
+        published_at_ns: when the source says it published; kept as it came, used for nothing but analysis.
+        version: 1 for the first version of the story.
+        urgency: IPTC urgency, 1 (flash) to 9; 0 when the source gives none.
+        supersedes: event id of the version that this one replaces or kills.
+        embargo_until_ns: not for use before this time; 0 when there is no embargo.
+    """
+
+    event_id: Id
+    source: Id
+    headline: Text
+    received_at_ns: Nanoseconds
+    published_at_ns: Nanoseconds = 0
+    version: Annotated[int, Meta(ge=1)] = 1
+    body: Text = ""
+    language: Label = "en"
+    instruments: list[Id] = []
+    urgency: Annotated[int, Meta(ge=0, le=9)] = 0
+    status: NewsStatus = NewsStatus.USABLE
+    supersedes: str | None = None
+    embargo_until_ns: Annotated[int, Meta(ge=0)] = 0
+    url: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def key(self) -> str:
+        """Kafka key: the story, so that its versions stay in order and no ticker makes a hot partition."""
+        story, _, _ = self.event_id.rpartition(":")
+        return story or self.event_id
+
+
+class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """One part of one document of one SEC submission.
+
+    Args:
+        event_id: ``accession:document:part``.
+        accession: EDGAR accession number; all parts of a filing share it.
+        form: form type as EDGAR writes it (``8-K``, ``10-Q/A``).
+        text: plain text of the part; never empty.
+        received_at_ns: when the feed handler had it; the deadline counts from here.
+        accepted_at_ns: EDGAR's acceptance time (US/Eastern in the header, UTC here); 0 when unknown.
+        items: 8-K item codes (``2.02``).
+        section: heading or item that the part comes from.
+        part: number of this part, from 1.
+        parts: number of parts of the filing.
+    """
+
+    event_id: Id
+    accession: Id
+    form: Id
+    text: Text
+    received_at_ns: Nanoseconds
+    accepted_at_ns: Nanoseconds = 0
+    version: Annotated[int, Meta(ge=1)] = 1
+    items: list[Id] = []
+    ciks: list[Id] = []
+    company: Label = ""
+    instruments: list[Id] = []
+    section: Label = ""
+    part: Annotated[int, Meta(ge=1)] = 1
+    parts: Annotated[int, Meta(ge=1)] = 1
+    url: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def key(self) -> str:
+        """Kafka key: the accession, so that a filing's parts stay in order."""
+        return self.accession
+
+
+Event = NewsEvent | FilingEvent
+
+
+class Signal(Struct, kw_only=True, frozen=True):
+    """What a strategy engine consumes: one model's reading of one event.
+
+    Args:
+        signal_id: hash of event id, event version, model revision and prompt version (`schemas.identity`); a
+            duplicate has the same id and can be dropped.
+        kind: a retraction takes back the signals of the event ids in ``retracts``.
+        topic, partition, offset: where the source event stands.
+        direction: the most probable direction.
+        probabilities: probability per direction. A label answer has all directions, summing to 1; a JSON answer
+            has the chosen one alone.
+        event_type: what happened, where the extractor asks for it.
+        score: probability of bullish minus probability of bearish, in [-1, 1].
+        calibration_id: which calibration the probabilities went through; empty for the model's own.
+        deadline_ns: event time plus the class's SLO.
+        late: emitted after the deadline.
+        truncated: the text was longer than the model's context and was cut on a sentence boundary.
+        stamps: nanoseconds since the epoch per stage, as far as the event had come.
+    """
+
+    signal_id: str
+    event_id: str
+    event_version: int
+    topic: str
+    partition: int
+    offset: int
+    service_class: str
+    direction: Direction
+    probabilities: dict[Direction, float]
+    score: float
+    model: str
+    model_revision: str
+    prompt_version: str
+    deadline_ns: Nanoseconds
+    late: bool
+    stamps: Stamps
+    kind: SignalKind = SignalKind.SIGNAL
+    retracts: list[str] = []
+    instruments: list[str] = []
+    event_type: str | None = None
+    event_type_probability: float | None = None
+    calibration_id: str = ""
+    truncated: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+
+class Expired(Struct, kw_only=True, frozen=True):
+    """An event that was not worth running any more.
+
+    Args:
+        stage: the last stage it had reached.
+        age_ns: event time to the decision, in nanoseconds.
+        reason: one sentence for a person.
+    """
+
+    event_id: str
+    event_version: int
+    topic: str
+    partition: int
+    offset: int
+    service_class: str
+    stage: Stage
+    age_ns: Nanoseconds
+    deadline_ns: Nanoseconds
+    reason: str
+    stamps: Stamps
+    instruments: list[str] = []
+    schema_version: int = SCHEMA_VERSION
+
+
+class StampEntry(Struct, kw_only=True, frozen=True):
+    """One entry of the Redis stamps stream (field ``d``, JSON): how one event ended and when it passed each stage."""
+
+    event_id: str
+    service_class: str
+    outcome: str
+    late: bool
+    slo_ns: Nanoseconds
+    stamps: Stamps
+
+
+def json_schema(record: type[Struct]) -> dict[str, object]:
+    """Return the JSON Schema (2020-12) of one record type."""
+    return msgspec.json.schema(record)

@@ -1,0 +1,1 @@
+"""Tests, mirroring the packages; integration, end to end and fault tests in folders of their own."""

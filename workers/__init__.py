@@ -1,0 +1,1 @@
+"""The worker process, its engines, prompt assembly and answer decoding."""
