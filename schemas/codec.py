@@ -11,7 +11,7 @@ import msgspec
 
 from schemas.enums import NewsStatus
 from schemas.errors import DecodeError, ErrorKind
-from schemas.records import SUPPORTED_SCHEMA_VERSIONS, Event, FilingEvent, NewsEvent
+from schemas.records import SUPPORTED_SCHEMA_VERSIONS, FilingEvent, NewsEvent
 
 NANOSECONDS_2000 = 946_684_800_000_000_000
 NANOSECONDS_2200 = 7_258_118_400_000_000_000
@@ -22,7 +22,6 @@ INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\x00"
 
 _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
 
@@ -85,9 +84,6 @@ def decode_news(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> NewsEvent:
         raise _too_long("headline", event.headline, limits.headline_chars)
     if len(event.body) > limits.text_chars:
         raise _too_long("body", event.body, limits.text_chars)
-    _check_encodable(event.headline, "headline")
-    _check_encodable(event.body, "body")
-    _check_ids(event)
     return event
 
 
@@ -101,10 +97,8 @@ def decode_filing(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> FilingEvent:
     _check_time("received_at_ns", event.received_at_ns, required=True)
     _check_time("accepted_at_ns", event.accepted_at_ns, required=False)
     _check_text("text", event.text, limits.text_chars)
-    _check_encodable(event.text, "text")
     if event.part > event.parts:
         raise DecodeError(ErrorKind.INVALID_VALUE, "part", f"part {event.part} of {event.parts}")
-    _check_ids(event)
     return event
 
 
@@ -163,21 +157,6 @@ def _check_text(field: str, text: str, limit: int) -> None:
 
 def _too_long(field: str, text: str, limit: int) -> DecodeError:
     return DecodeError(ErrorKind.TEXT_TOO_LONG, field, f"{len(text)} characters, the limit is {limit}")
-
-
-def _check_encodable(text: str, field: str) -> None:
-    """Refuse lone surrogates: JSON can escape them, but no tokenizer or encoder takes them."""
-    if text.isascii():
-        return
-    if found := _SURROGATE.search(text):
-        reason = f"character {found.start()} is half of a surrogate pair"
-        raise DecodeError(ErrorKind.INVALID_VALUE, field, reason)
-
-
-def _check_ids(event: Event) -> None:
-    _check_encodable(event.event_id, "event_id")
-    for index, instrument in enumerate(event.instruments):
-        _check_encodable(instrument, f"instruments[{index}]")
 
 
 def _check_time(field: str, value: int, *, required: bool) -> None:
