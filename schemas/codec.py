@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+from unicodedata import category
 
 import msgspec
 
@@ -17,8 +18,11 @@ NANOSECONDS_2000 = 946_684_800_000_000_000
 NANOSECONDS_2200 = 7_258_118_400_000_000_000
 """Times outside these years are a wrong unit (seconds, milliseconds), not an old or a future event."""
 
-INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\x00"
-"""Characters that leave nothing to read: zero-width spaces and joiners, BOM, soft hyphen, NUL."""
+UNREADABLE_CATEGORIES = frozenset({"Cc", "Cf", "Mn", "Zl", "Zp", "Zs"})
+"""Unicode categories that leave nothing to read by themselves: controls, formats (zero-width, BOM, direction marks),
+combining marks without a base, separators."""
+BLANKS = frozenset("\u2800\u3164\uffa0\u115f\u1160")
+"""Characters of other categories that show as nothing: the Braille blank and the Hangul fillers."""
 
 _AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
@@ -151,7 +155,7 @@ def _unknown_version(version: int) -> DecodeError:
 def _check_text(field: str, text: str, limit: int) -> None:
     if len(text) > limit:
         raise _too_long(field, text, limit)
-    if not text or not text.strip().strip(INVISIBLE).strip():
+    if not any(category(char) not in UNREADABLE_CATEGORIES and char not in BLANKS for char in text):
         raise DecodeError(ErrorKind.EMPTY_TEXT, field, "nothing to read in it")
 
 
