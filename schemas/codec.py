@@ -24,8 +24,12 @@ combining marks without a base, separators."""
 BLANKS = frozenset("\u2800\u3164\uffa0\u115f\u1160")
 """Characters of other categories that show as nothing: the Braille blank and the Hangul fillers."""
 
-_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
+SHOWN_CHARS = 40
+"""Characters of a wrong value that an error message quotes; the rest of it may be as long as the record."""
+
+_AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
+_ENUM = re.compile(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
 
 T = TypeVar("T")
 
@@ -60,6 +64,9 @@ class _VersionOnly(msgspec.Struct):
 
 _version = msgspec.json.Decoder(_VersionOnly)
 
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bad bytes; a few kilobytes of brackets inside an ignored field give the last one."""
+
 
 def decode_json(raw: bytes, record: type[T]) -> T:
     """Decode one output record (signal, expired, stamp entry) from JSON.
@@ -69,7 +76,7 @@ def decode_json(raw: bytes, record: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(raw, type=record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNDECODABLE as error:
         raise _typed(raw, error) from None
 
 
@@ -112,7 +119,7 @@ def _decode(raw: bytes, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
         raise DecodeError(ErrorKind.RECORD_TOO_LARGE, "", reason)
     try:
         event = decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNDECODABLE as error:
         raise _typed(raw, error) from None
     version = event.schema_version  # type: ignore[attr-defined]  # both event types have it
     if version not in SUPPORTED_SCHEMA_VERSIONS:
@@ -122,6 +129,8 @@ def _decode(raw: bytes, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
 
 def _typed(raw: bytes, error: Exception) -> DecodeError:
     """Name the kind and the field behind msgspec's message."""
+    if isinstance(error, RecursionError):
+        return DecodeError(ErrorKind.NOT_JSON, "", "arrays or objects nested too deep")
     if not isinstance(error, msgspec.ValidationError):
         try:
             raw.decode("utf-8")
@@ -131,7 +140,7 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
     # A newer version may well have changed a field's type: say "unknown version", not "wrong type".
     try:
         version = _version.decode(raw).schema_version
-    except msgspec.DecodeError:
+    except _UNDECODABLE:
         version = 1
     if version not in SUPPORTED_SCHEMA_VERSIONS:
         return _unknown_version(version)
@@ -139,10 +148,15 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
     at = _AT.search(message)
     path = at["path"] if at else ""
     reason = _AT.sub("", message)
-    if missing := _MISSING.search(message):
+    # Match whole messages: a wrong enum value is quoted in its message and may imitate any other.
+    if missing := _MISSING.fullmatch(reason):
         field = f"{path}.{missing['field']}" if path else missing["field"]
         return DecodeError(ErrorKind.MISSING_FIELD, field, reason)
-    wrong_type = ", got `" in message
+    if enum := _ENUM.fullmatch(reason):
+        value = enum["value"]
+        shown = ascii(value if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]}...")
+        return DecodeError(ErrorKind.INVALID_VALUE, path, f"{shown} is not one of the values it can have")
+    wrong_type = reason.startswith("Expected ") and ", got `" in reason
     return DecodeError(ErrorKind.WRONG_TYPE if wrong_type else ErrorKind.INVALID_VALUE, path, reason)
 
 
