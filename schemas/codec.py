@@ -89,6 +89,7 @@ def decode_news(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> NewsEvent:
     event = _decode(raw, _news, limits)
     _check_time("received_at_ns", event.received_at_ns, required=True)
     _check_time("published_at_ns", event.published_at_ns, required=False)
+    _check_time("embargo_until_ns", event.embargo_until_ns, required=False)
     if event.status is not NewsStatus.KILLED:
         _check_text("headline", event.headline, limits.headline_chars)
     elif len(event.headline) > limits.headline_chars:
@@ -153,16 +154,20 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
         field = f"{path}.{missing['field']}" if path else missing["field"]
         return DecodeError(ErrorKind.MISSING_FIELD, field, reason)
     if enum := _ENUM.fullmatch(reason):
-        value = enum["value"]
-        shown = ascii(value if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]}...")
-        return DecodeError(ErrorKind.INVALID_VALUE, path, f"{shown} is not one of the values it can have")
+        reason = f"{_shown(enum['value'])!a} is not one of the values it can have"
+        return DecodeError(ErrorKind.INVALID_VALUE, path, reason)
     wrong_type = reason.startswith("Expected ") and ", got `" in reason
     return DecodeError(ErrorKind.WRONG_TYPE if wrong_type else ErrorKind.INVALID_VALUE, path, reason)
 
 
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
 def _unknown_version(version: int) -> DecodeError:
     known = ", ".join(str(v) for v in sorted(SUPPORTED_SCHEMA_VERSIONS))
-    reason = f"version {version} is not one this scheduler reads ({known})"
+    reason = f"version {_shown(version)} is not one this scheduler reads ({known})"
     return DecodeError(ErrorKind.UNKNOWN_SCHEMA_VERSION, "schema_version", reason)
 
 
@@ -181,5 +186,5 @@ def _check_time(field: str, value: int, *, required: bool) -> None:
     if value == 0 and not required:
         return
     if not NANOSECONDS_2000 <= value <= NANOSECONDS_2200:
-        reason = f"{value} is not a time in nanoseconds since 1970 (years 2000 to 2200)"
+        reason = f"{_shown(value)} is not a time in nanoseconds since 1970 (years 2000 to 2200)"
         raise DecodeError(ErrorKind.INVALID_VALUE, field, reason)
