@@ -6,23 +6,30 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+from unicodedata import category
 
 import msgspec
 
 from schemas.enums import NewsStatus
 from schemas.errors import DecodeError, ErrorKind
-from schemas.records import SUPPORTED_SCHEMA_VERSIONS, Event, FilingEvent, NewsEvent
+from schemas.records import SUPPORTED_SCHEMA_VERSIONS, FilingEvent, NewsEvent
 
 NANOSECONDS_2000 = 946_684_800_000_000_000
 NANOSECONDS_2200 = 7_258_118_400_000_000_000
 """Times outside these years are a wrong unit (seconds, milliseconds), not an old or a future event."""
 
-INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\x00"
-"""Characters that leave nothing to read: zero-width spaces and joiners, BOM, soft hyphen, NUL."""
+UNREADABLE_CATEGORIES = frozenset({"Cc", "Cf", "Mn", "Zl", "Zp", "Zs"})
+"""Unicode categories that leave nothing to read by themselves: controls, formats (zero-width, BOM, direction marks),
+combining marks without a base, separators."""
+BLANKS = frozenset("\u2800\u3164\uffa0\u115f\u1160")
+"""Characters of other categories that show as nothing: the Braille blank and the Hangul fillers."""
 
-_AT = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SHOWN_CHARS = 40
+"""Characters of a wrong value that an error message quotes; the rest of it may be as long as the record."""
+
+_AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
+_ENUM = re.compile(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
 
 T = TypeVar("T")
 
@@ -57,6 +64,9 @@ class _VersionOnly(msgspec.Struct):
 
 _version = msgspec.json.Decoder(_VersionOnly)
 
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bad bytes; a few kilobytes of brackets inside an ignored field give the last one."""
+
 
 def decode_json(raw: bytes, record: type[T]) -> T:
     """Decode one output record (signal, expired, stamp entry) from JSON.
@@ -66,7 +76,7 @@ def decode_json(raw: bytes, record: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(raw, type=record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNDECODABLE as error:
         raise _typed(raw, error) from None
 
 
@@ -79,15 +89,13 @@ def decode_news(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> NewsEvent:
     event = _decode(raw, _news, limits)
     _check_time("received_at_ns", event.received_at_ns, required=True)
     _check_time("published_at_ns", event.published_at_ns, required=False)
+    _check_time("embargo_until_ns", event.embargo_until_ns, required=False)
     if event.status is not NewsStatus.KILLED:
         _check_text("headline", event.headline, limits.headline_chars)
     elif len(event.headline) > limits.headline_chars:
         raise _too_long("headline", event.headline, limits.headline_chars)
     if len(event.body) > limits.text_chars:
         raise _too_long("body", event.body, limits.text_chars)
-    _check_encodable(event.headline, "headline")
-    _check_encodable(event.body, "body")
-    _check_ids(event)
     return event
 
 
@@ -101,10 +109,8 @@ def decode_filing(raw: bytes, limits: Limits = DEFAULT_LIMITS) -> FilingEvent:
     _check_time("received_at_ns", event.received_at_ns, required=True)
     _check_time("accepted_at_ns", event.accepted_at_ns, required=False)
     _check_text("text", event.text, limits.text_chars)
-    _check_encodable(event.text, "text")
     if event.part > event.parts:
         raise DecodeError(ErrorKind.INVALID_VALUE, "part", f"part {event.part} of {event.parts}")
-    _check_ids(event)
     return event
 
 
@@ -114,7 +120,7 @@ def _decode(raw: bytes, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
         raise DecodeError(ErrorKind.RECORD_TOO_LARGE, "", reason)
     try:
         event = decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNDECODABLE as error:
         raise _typed(raw, error) from None
     version = event.schema_version  # type: ignore[attr-defined]  # both event types have it
     if version not in SUPPORTED_SCHEMA_VERSIONS:
@@ -124,6 +130,8 @@ def _decode(raw: bytes, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
 
 def _typed(raw: bytes, error: Exception) -> DecodeError:
     """Name the kind and the field behind msgspec's message."""
+    if isinstance(error, RecursionError):
+        return DecodeError(ErrorKind.NOT_JSON, "", "arrays or objects nested too deep")
     if not isinstance(error, msgspec.ValidationError):
         try:
             raw.decode("utf-8")
@@ -133,7 +141,7 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
     # A newer version may well have changed a field's type: say "unknown version", not "wrong type".
     try:
         version = _version.decode(raw).schema_version
-    except msgspec.DecodeError:
+    except _UNDECODABLE:
         version = 1
     if version not in SUPPORTED_SCHEMA_VERSIONS:
         return _unknown_version(version)
@@ -141,23 +149,32 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
     at = _AT.search(message)
     path = at["path"] if at else ""
     reason = _AT.sub("", message)
-    if missing := _MISSING.search(message):
+    # Match whole messages: a wrong enum value is quoted in its message and may imitate any other.
+    if missing := _MISSING.fullmatch(reason):
         field = f"{path}.{missing['field']}" if path else missing["field"]
         return DecodeError(ErrorKind.MISSING_FIELD, field, reason)
-    wrong_type = ", got `" in message
+    if enum := _ENUM.fullmatch(reason):
+        reason = f"{_shown(enum['value'])!a} is not one of the values it can have"
+        return DecodeError(ErrorKind.INVALID_VALUE, path, reason)
+    wrong_type = reason.startswith("Expected ") and ", got `" in reason
     return DecodeError(ErrorKind.WRONG_TYPE if wrong_type else ErrorKind.INVALID_VALUE, path, reason)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
 def _unknown_version(version: int) -> DecodeError:
     known = ", ".join(str(v) for v in sorted(SUPPORTED_SCHEMA_VERSIONS))
-    reason = f"version {version} is not one this scheduler reads ({known})"
+    reason = f"version {_shown(version)} is not one this scheduler reads ({known})"
     return DecodeError(ErrorKind.UNKNOWN_SCHEMA_VERSION, "schema_version", reason)
 
 
 def _check_text(field: str, text: str, limit: int) -> None:
     if len(text) > limit:
         raise _too_long(field, text, limit)
-    if not text or not text.strip().strip(INVISIBLE).strip():
+    if not any(category(char) not in UNREADABLE_CATEGORIES and char not in BLANKS for char in text):
         raise DecodeError(ErrorKind.EMPTY_TEXT, field, "nothing to read in it")
 
 
@@ -165,24 +182,9 @@ def _too_long(field: str, text: str, limit: int) -> DecodeError:
     return DecodeError(ErrorKind.TEXT_TOO_LONG, field, f"{len(text)} characters, the limit is {limit}")
 
 
-def _check_encodable(text: str, field: str) -> None:
-    """Refuse lone surrogates: JSON can escape them, but no tokenizer or encoder takes them."""
-    if text.isascii():
-        return
-    if found := _SURROGATE.search(text):
-        reason = f"character {found.start()} is half of a surrogate pair"
-        raise DecodeError(ErrorKind.INVALID_VALUE, field, reason)
-
-
-def _check_ids(event: Event) -> None:
-    _check_encodable(event.event_id, "event_id")
-    for index, instrument in enumerate(event.instruments):
-        _check_encodable(instrument, f"instruments[{index}]")
-
-
 def _check_time(field: str, value: int, *, required: bool) -> None:
     if value == 0 and not required:
         return
     if not NANOSECONDS_2000 <= value <= NANOSECONDS_2200:
-        reason = f"{value} is not a time in nanoseconds since 1970 (years 2000 to 2200)"
+        reason = f"{_shown(value)} is not a time in nanoseconds since 1970 (years 2000 to 2200)"
         raise DecodeError(ErrorKind.INVALID_VALUE, field, reason)

@@ -24,6 +24,9 @@ Text = str
 Nanoseconds = int
 """Nanoseconds since the Unix epoch, UTC."""
 
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""Counts from 1; bounded, because JSON numbers are not and consumers in other languages have fixed widths."""
+
 Stamps = dict[Stage, Nanoseconds]
 
 
@@ -47,14 +50,14 @@ class NewsEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     headline: Text
     received_at_ns: Nanoseconds
     published_at_ns: Nanoseconds = 0
-    version: Annotated[int, Meta(ge=1)] = 1
+    version: Count = 1
     body: Text = ""
     language: Label = "en"
     instruments: list[Id] = []
     urgency: Annotated[int, Meta(ge=0, le=9)] = 0
     status: NewsStatus = NewsStatus.USABLE
     supersedes: str | None = None
-    embargo_until_ns: Annotated[int, Meta(ge=0)] = 0
+    embargo_until_ns: Nanoseconds = 0
     url: str = ""
     schema_version: int = SCHEMA_VERSION
 
@@ -87,14 +90,14 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     text: Text
     received_at_ns: Nanoseconds
     accepted_at_ns: Nanoseconds = 0
-    version: Annotated[int, Meta(ge=1)] = 1
+    version: Count = 1
     items: list[Id] = []
     ciks: list[Id] = []
     company: Label = ""
     instruments: list[Id] = []
     section: Label = ""
-    part: Annotated[int, Meta(ge=1)] = 1
-    parts: Annotated[int, Meta(ge=1)] = 1
+    part: Count = 1
+    parts: Count = 1
     url: str = ""
     schema_version: int = SCHEMA_VERSION
 

@@ -20,9 +20,9 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class Frozen(BaseModel):
-    """A settings group: immutable, and an unknown key is an error rather than a silent typing mistake."""
+    """A settings group: immutable, every number finite, and an unknown key is an error, not a silent typing mistake."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class KafkaSettings(Frozen):
@@ -55,7 +55,7 @@ class KafkaSettings(Frozen):
     def _host_and_port(cls, value: str) -> str:
         for server in value.split(","):
             host, _, port = server.strip().rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
                 raise ValueError(f"{server.strip()!r} is not HOST:PORT")
         return value
 
