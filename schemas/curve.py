@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import zmq
+import zmq.asyncio
 import zmq.auth
 from zmq.auth.asyncio import AsyncioAuthenticator
 
@@ -55,7 +55,7 @@ def check_link(link: LinkSettings) -> None:
 
 
 def secure_scheduler(
-    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], link: LinkSettings
+    context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, link: LinkSettings
 ) -> AsyncioAuthenticator | None:
     """Make a bound socket accept only workers that hold the worker key; returns the authenticator to stop later."""
     if link.keys is None:
@@ -71,7 +71,7 @@ def secure_scheduler(
     return authenticator
 
 
-def secure_worker(socket: zmq.Socket[bytes], link: LinkSettings) -> None:
+def secure_worker(socket: zmq.asyncio.Socket, link: LinkSettings) -> None:
     """Make a connecting socket prove the worker key and check the scheduler's."""
     if link.keys is None:
         return

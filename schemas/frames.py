@@ -21,7 +21,9 @@ from schemas.enums import Direction
 PROTOCOL_VERSION = 1
 
 TokenIds = bytes
-"""Token ids as packed little-endian uint32: four bytes each, no Python object per token on the way."""
+"""Token ids as packed little-endian uint32, no Python object per token on the way."""
+TOKEN_BYTES = 4
+"""Bytes of one token id in a `TokenIds`."""
 
 
 def pack_tokens(ids: list[int]) -> TokenIds:

@@ -1,0 +1,151 @@
+"""From fetched records to queued work: decode, tokenise off the event loop, classify; what cannot be read dies here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from aiokafka import ConsumerRecord
+
+from scheduler.classify import Classifier, text_of
+from scheduler.ledger import Ledger
+from scheduler.outcomes import Outcomes
+from scheduler.tokens import TextTokenizer
+from scheduler.work import Headers, Origin, Work
+from schemas.codec import Limits, decode_filing, decode_news
+from schemas.enums import NewsStatus, Stage
+from schemas.errors import DecodeError
+from schemas.records import Event, NewsEvent, Stamps
+from schemas.settings import SchedulerSettings
+from schemas.topics import Topics
+
+MILLISECOND = 1_000_000
+CLOCK_GRAIN_NS = MILLISECOND - 1
+"""Kafka's timestamps are whole milliseconds: an event received in the same one is not ahead of its own append."""
+SMALL_BATCH_CHARS = 2_000
+"""Texts of this size together are tokenised at once: less work than a round trip through the thread."""
+
+
+class Admission:
+    """Turns records into work.
+
+    Args:
+        settings: classes, rules and limits.
+        topics: tells news from filings.
+        ledger: notes each offset as received.
+        outcomes: takes what cannot be read, and retractions.
+        queue: takes each piece of work.
+    """
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        topics: Topics,
+        ledger: Ledger,
+        outcomes: Outcomes,
+        queue: Callable[[Work], None],
+    ) -> None:
+        self._classes = settings.classes
+        self._classifier = Classifier(settings.classes, settings.rules)
+        self._limits = Limits(**settings.limits.model_dump())
+        self._news_topic = topics.news
+        self._ledger = ledger
+        self._outcomes = outcomes
+        self._queue = queue
+        # One thread: tokenising two batches at once would only let them overtake each other.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+
+    async def admit(
+        self, topic: str, records: list[tuple[ConsumerRecord, int]], tokenizer: TextTokenizer, text_limit: int
+    ) -> None:
+        """Take records of one topic in their order.
+
+        Args:
+            topic: the input topic.
+            records: each with the time it was consumed, in nanoseconds.
+            tokenizer: the model's.
+            text_limit: longest text, in tokens, that the workers can hold.
+        """
+        readable: list[tuple[Event, Origin, ConsumerRecord, int]] = []
+        for record, consumed in records:
+            origin = self._ledger.receive(topic, record.partition, record.offset)
+            if origin is None:
+                continue  # revoked while the fetch was on its way; the new owner has it
+            event = self._read(topic, record, origin, consumed)
+            if event is not None:
+                readable.append((event, origin, record, consumed))
+        if not readable:
+            return
+        texts = [text_of(event) for event, *_ in readable]
+        if sum(map(len, texts)) <= SMALL_BATCH_CHARS:
+            encoded = tokenizer.encode(texts, text_limit)
+        else:
+            loop = asyncio.get_running_loop()
+            encoded = await loop.run_in_executor(self._thread, tokenizer.encode, texts, text_limit)
+        queued = time.time_ns()
+        for (event, origin, record, consumed), tokens in zip(readable, encoded, strict=True):
+            if not self._ledger.owns(origin):
+                continue
+            class_index = self._classifier.classify(event, tokens.count)
+            service_class = self._classes[class_index]
+            appended = record.timestamp * MILLISECOND if record.timestamp > 0 else 0
+            event_time = min(event.received_at_ns, appended + CLOCK_GRAIN_NS) if appended else event.received_at_ns
+            toxic_ms = service_class.toxic_ms
+            self._queue(
+                Work(
+                    origin=origin,
+                    event_id=event.event_id,
+                    event_version=event.version,
+                    instruments=tuple(event.instruments),
+                    class_index=class_index,
+                    tokens=tokens.ids,
+                    token_count=tokens.count,
+                    truncated=tokens.truncated,
+                    event_time_ns=event_time,
+                    deadline_ns=event_time + int(service_class.slo_ms * MILLISECOND),
+                    toxic_ns=event_time + int(toxic_ms * MILLISECOND) if toxic_ms is not None else 0,
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers,
+                    published_ns=_published(event),
+                    received_ns=event.received_at_ns,
+                    appended_ns=appended,
+                    consumed_ns=consumed,
+                    queued_ns=queued,
+                )
+            )
+
+    def close(self) -> None:
+        """Let the tokenising thread go."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, topic: str, record: ConsumerRecord, origin: Origin, consumed: int) -> Event | None:
+        # A tombstone has no value at all; to a decoder that is an empty record.
+        value: bytes = record.value or b""
+        headers: Headers = record.headers
+        decode = decode_news if topic == self._news_topic else decode_filing
+        try:
+            event: Event = decode(value, self._limits)
+        except DecodeError as error:
+            self._outcomes.dead_record(origin, record.key, value, headers, error.kind, error.field, error.reason)
+            return None
+        if isinstance(event, NewsEvent) and event.status is NewsStatus.KILLED:
+            self._outcomes.retraction(event, origin, headers, _first_stamps(event, record, consumed))
+            return None
+        return event
+
+
+def _published(event: Event) -> int:
+    return event.published_at_ns if isinstance(event, NewsEvent) else event.accepted_at_ns
+
+
+def _first_stamps(event: Event, record: ConsumerRecord, consumed: int) -> Stamps:
+    pairs: Iterable[tuple[Stage, int]] = (
+        (Stage.PUBLISHED, _published(event)),
+        (Stage.RECEIVED, event.received_at_ns),
+        (Stage.APPENDED, max(record.timestamp, 0) * MILLISECOND),
+        (Stage.CONSUMED, consumed),
+    )
+    return {stage: at for stage, at in pairs if at}

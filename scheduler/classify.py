@@ -1,0 +1,64 @@
+"""Classification: the first rule whose conditions all hold gives the service class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from schemas.records import Event, NewsEvent
+from schemas.settings import ClassSettings, RuleSettings
+
+Condition = Callable[[Event, int], bool]
+"""Takes an event and the number of tokens of its text."""
+
+
+class Classifier:
+    """Rules compiled once into conditions; rules that can never apply to a kind of event are left out for it.
+
+    Args:
+        classes: service classes, most urgent first.
+        rules: in order; the last one holds for everything (`SchedulerSettings` checks that).
+    """
+
+    def __init__(self, classes: Sequence[ClassSettings], rules: Iterable[RuleSettings]) -> None:
+        index = {c.name: i for i, c in enumerate(classes)}
+        self._news: list[tuple[int, list[Condition]]] = []
+        self._filings: list[tuple[int, list[Condition]]] = []
+        for rule in rules:
+            compiled = (index[rule.service_class], _conditions(rule))
+            if rule.topic != "filings":
+                self._news.append(compiled)
+            if rule.topic != "news":
+                self._filings.append(compiled)
+
+    def classify(self, event: Event, tokens: int) -> int:
+        """Return the position of the event's service class in the configuration."""
+        for class_index, conditions in self._news if isinstance(event, NewsEvent) else self._filings:
+            if all(holds(event, tokens) for holds in conditions):
+                return class_index
+        raise AssertionError("the last rule holds for every event")
+
+
+def _conditions(rule: RuleSettings) -> list[Condition]:
+    conditions: list[Condition] = []
+    if (below := rule.below_tokens) is not None:
+        conditions.append(lambda event, tokens: tokens < below)
+    if sources := frozenset(rule.sources):
+        conditions.append(lambda event, tokens: isinstance(event, NewsEvent) and event.source in sources)
+    if (urgency := rule.urgency_at_most) is not None:
+        conditions.append(lambda event, tokens: isinstance(event, NewsEvent) and 1 <= event.urgency <= urgency)
+    if forms := frozenset(rule.forms):
+        conditions.append(lambda event, tokens: not isinstance(event, NewsEvent) and event.form in forms)
+    if items := frozenset(rule.items):
+        conditions.append(lambda event, tokens: not isinstance(event, NewsEvent) and not items.isdisjoint(event.items))
+    if rule.keywords:
+        pattern = re.compile("|".join(rf"(?<!\w){re.escape(k)}(?!\w)" for k in rule.keywords), re.IGNORECASE)
+        conditions.append(lambda event, tokens: pattern.search(text_of(event)) is not None)
+    return conditions
+
+
+def text_of(event: Event) -> str:
+    """Return the text that is classified and that the model reads: headline and body, or the filing part."""
+    if not isinstance(event, NewsEvent):
+        return event.text
+    return f"{event.headline}\n{event.body}" if event.body else event.headline

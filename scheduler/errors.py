@@ -1,0 +1,30 @@
+"""Errors of the scheduler."""
+
+from __future__ import annotations
+
+from schemas.errors import TapewireError
+
+
+class SchedulerError(TapewireError):
+    """Root of the scheduler's own errors."""
+
+
+class PublishError(SchedulerError):
+    """A result could not be published; its input offset stays unfinished.
+
+    Args:
+        topic: where it should have gone.
+        reason: the producer's words.
+    """
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        self.reason = reason
+        super().__init__(f"cannot publish to {topic}: {reason}")
+
+
+class OffsetsLostError(SchedulerError):
+    """Kafka no longer holds the offset that this group committed.
+
+    Going on at another offset would skip events silently, so the scheduler stops and a person decides.
+    """

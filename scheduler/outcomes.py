@@ -1,0 +1,275 @@
+"""The three ways an event ends: a signal, an expired record, a dead letter. Each is published with a receipt."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import structlog
+
+from scheduler.publisher import OutHeaders, Publisher
+from scheduler.stats import Stats
+from scheduler.work import Headers, Origin, Work
+from schemas.codec import encode_json
+from schemas.enums import Direction, Outcome, SignalKind, Stage
+from schemas.errors import ErrorKind
+from schemas.frames import EngineInfo, Result
+from schemas.identity import signal_id
+from schemas.records import SCHEMA_VERSION, Expired, NewsEvent, Signal, StampEntry, Stamps
+from schemas.topics import (
+    HEADER_ERROR_ATTEMPTS,
+    HEADER_ERROR_FIELD,
+    HEADER_ERROR_KIND,
+    HEADER_ERROR_MESSAGE,
+    HEADER_ERROR_STAGE,
+    HEADER_EVENT_ID,
+    HEADER_SCHEMA_VERSION,
+    HEADER_SOURCE_OFFSET,
+    HEADER_SOURCE_PARTITION,
+    HEADER_SOURCE_TOPIC,
+    HEADER_TRUNCATED_FROM,
+    PASSED_THROUGH,
+    Topics,
+)
+
+log = structlog.get_logger()
+
+NANOSECONDS = 1_000_000_000
+RETRACTION_VERSION = "retraction"
+"""Stands for the prompt version in the id of a retraction, which no model wrote."""
+ERROR_HEADERS = frozenset(
+    {
+        HEADER_ERROR_KIND,
+        HEADER_ERROR_FIELD,
+        HEADER_ERROR_MESSAGE,
+        HEADER_ERROR_STAGE,
+        HEADER_ERROR_ATTEMPTS,
+        HEADER_SOURCE_TOPIC,
+        HEADER_SOURCE_PARTITION,
+        HEADER_SOURCE_OFFSET,
+        HEADER_TRUNCATED_FROM,
+    }
+)
+MAX_MESSAGE_CHARS = 500
+"""Of an error message in a header: it may quote text from outside."""
+HEADER_ROOM_BYTES = 4096
+"""Kept free for our headers and Kafka's own framing when a dead letter is close to the topic's limit."""
+
+_VERSION_HEADER = (HEADER_SCHEMA_VERSION, str(SCHEMA_VERSION).encode())
+
+
+class Receipt(NamedTuple):
+    """What comes back when an outcome is confirmed.
+
+    Args:
+        origin: the input offset that is done now.
+        entry: the stamps to write; None for records that never had a class.
+    """
+
+    origin: Origin
+    entry: StampEntry | None
+
+
+class Outcomes:
+    """Builds and publishes outcomes, and counts them.
+
+    Args:
+        publisher: where they go.
+        topics: names of the result topics.
+        stats: the counters.
+    """
+
+    def __init__(self, publisher: Publisher, topics: Topics, stats: Stats) -> None:
+        self._publisher = publisher
+        self._topics = topics
+        self._stats = stats
+
+    def signal(self, work: Work, result: Result, engine: EngineInfo, prompt_version: str) -> None:
+        """Publish what the model said about an event."""
+        now = time.time_ns()
+        stamps = work.stamps()
+        stamps[Stage.EMITTED] = now
+        late = now > work.deadline_ns
+        counters = self._stats.classes[work.class_index]
+        answer = result.answer
+        probabilities = answer.probabilities
+        signal = Signal(
+            signal_id=signal_id(work.event_id, work.event_version, engine.model_revision, prompt_version),
+            event_id=work.event_id,
+            event_version=work.event_version,
+            topic=work.origin.topic,
+            partition=work.origin.partition,
+            offset=work.origin.offset,
+            service_class=counters.settings.name,
+            direction=answer.direction,
+            probabilities=probabilities,
+            score=probabilities.get(Direction.BULLISH, 0.0) - probabilities.get(Direction.BEARISH, 0.0),
+            model=engine.model,
+            model_revision=engine.model_revision,
+            prompt_version=prompt_version,
+            deadline_ns=work.deadline_ns,
+            late=late,
+            stamps=stamps,
+            instruments=list(work.instruments),
+            event_type=answer.event_type,
+            event_type_probability=answer.event_type_probability,
+            truncated=work.truncated,
+        )
+        counters.signal((now - work.event_time_ns) / NANOSECONDS, late=late)
+        key = (work.instruments[0] if work.instruments else work.event_id).encode()
+        self._publish(self._topics.signals, key, encode_json(signal), work, Outcome.SIGNAL, stamps, late=late)
+
+    def expired(self, work: Work, now: int, reason: str) -> None:
+        """Publish that an event was not worth running any more."""
+        stage = work.stage()
+        stamps = work.stamps()
+        stamps[Stage.EMITTED] = now
+        counters = self._stats.classes[work.class_index]
+        counters.expired += 1
+        expired = Expired(
+            event_id=work.event_id,
+            event_version=work.event_version,
+            topic=work.origin.topic,
+            partition=work.origin.partition,
+            offset=work.origin.offset,
+            service_class=counters.settings.name,
+            stage=stage,
+            age_ns=now - work.event_time_ns,
+            deadline_ns=work.deadline_ns,
+            reason=reason,
+            stamps=stamps,
+            instruments=list(work.instruments),
+        )
+        key = work.event_id.encode()
+        self._publish(self._topics.expired, key, encode_json(expired), work, Outcome.EXPIRED, stamps, late=True)
+
+    def retraction(self, event: NewsEvent, origin: Origin, headers: Headers, stamps: Stamps) -> None:
+        """Publish that what was said about a killed story no longer holds; no engine is asked."""
+        now = time.time_ns()
+        stamps[Stage.EMITTED] = now
+        service_class = self._stats.classes[0].settings
+        self._stats.retractions += 1
+        slo_ns = int(service_class.slo_ms * 1_000_000)
+        deadline = event.received_at_ns + slo_ns
+        signal = Signal(
+            signal_id=signal_id(event.event_id, event.version, "", RETRACTION_VERSION),
+            kind=SignalKind.RETRACTION,
+            retracts=[event.supersedes] if event.supersedes else [],
+            event_id=event.event_id,
+            event_version=event.version,
+            topic=origin.topic,
+            partition=origin.partition,
+            offset=origin.offset,
+            service_class=service_class.name,
+            direction=Direction.NEUTRAL,
+            probabilities={},
+            score=0.0,
+            model="",
+            model_revision="",
+            prompt_version=RETRACTION_VERSION,
+            deadline_ns=deadline,
+            late=now > deadline,
+            stamps=stamps,
+            instruments=event.instruments,
+        )
+        entry = StampEntry(
+            event_id=event.event_id,
+            service_class=service_class.name,
+            outcome=Outcome.SIGNAL,
+            late=signal.late,
+            slo_ns=slo_ns,
+            stamps=stamps,
+        )
+        key = (event.instruments[0] if event.instruments else event.event_id).encode()
+        out = _headers(event.event_id, headers)
+        self._publisher.publish(self._topics.signals, key, encode_json(signal), out, Receipt(origin, entry))
+
+    def dead_work(self, work: Work, kind: str, message: str) -> None:
+        """Publish an event that was decoded and classified but cannot be answered."""
+        counters = self._stats.classes[work.class_index]
+        counters.dead_letters += 1
+        stage = work.stage()
+        stamps = work.stamps()
+        stamps[Stage.EMITTED] = time.time_ns()
+        entry = self._entry(work, Outcome.DEAD_LETTER, stamps, late=False)
+        self._dead_letter(
+            Receipt(work.origin, entry), work.key, work.value, work.headers, kind, "", message, stage, work.runs
+        )
+
+    def dead_record(
+        self,
+        origin: Origin,
+        key: bytes | None,
+        value: bytes,
+        headers: Headers,
+        kind: ErrorKind,
+        field: str,
+        reason: str,
+    ) -> None:
+        """Publish a record that could not be decoded."""
+        self._stats.undecodable += 1
+        self._dead_letter(Receipt(origin, None), key, value, headers, kind.value, field, reason, Stage.CONSUMED, 0)
+
+    def _dead_letter(
+        self,
+        receipt: Receipt,
+        key: bytes | None,
+        value: bytes,
+        headers: Headers,
+        kind: str,
+        field: str,
+        message: str,
+        stage: Stage,
+        attempts: int,
+    ) -> None:
+        origin = receipt.origin
+        log.warning(
+            "dead_letter",
+            kind=kind,
+            field=field,
+            reason=message[:MAX_MESSAGE_CHARS],
+            topic=origin.topic,
+            partition=origin.partition,
+            offset=origin.offset,
+        )
+        added: list[tuple[str, bytes]] = [
+            (HEADER_ERROR_KIND, kind.encode()),
+            (HEADER_ERROR_FIELD, field.encode(errors="replace")),
+            (HEADER_ERROR_MESSAGE, message[:MAX_MESSAGE_CHARS].encode(errors="replace")),
+            (HEADER_ERROR_STAGE, stage.value.encode()),
+            (HEADER_ERROR_ATTEMPTS, str(attempts).encode()),
+            (HEADER_SOURCE_TOPIC, origin.topic.encode()),
+            (HEADER_SOURCE_PARTITION, str(origin.partition).encode()),
+            (HEADER_SOURCE_OFFSET, str(origin.offset).encode()),
+        ]
+        kept = [h for h in headers if h[0] not in ERROR_HEADERS]
+        room = self._publisher.max_dead_letter_bytes - HEADER_ROOM_BYTES - len(key or b"")
+        room -= sum(len(name) + len(content) for name, content in kept)
+        if len(value) > max(room, 0):
+            # The broker took it on the input topic and will not take it here: keep what fits, say so, and say
+            # where the whole record stands.
+            added.append((HEADER_TRUNCATED_FROM, str(len(value)).encode()))
+            value = value[: max(room, 0)]
+        self._publisher.publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
+
+    def _publish(
+        self, topic: str, key: bytes, value: bytes, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool
+    ) -> None:
+        receipt = Receipt(work.origin, self._entry(work, outcome, stamps, late=late))
+        self._publisher.publish(topic, key, value, _headers(work.event_id, work.headers), receipt)
+
+    def _entry(self, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool) -> StampEntry:
+        return StampEntry(
+            event_id=work.event_id,
+            service_class=self._stats.classes[work.class_index].settings.name,
+            outcome=outcome,
+            late=late,
+            slo_ns=work.deadline_ns - work.event_time_ns,
+            stamps=stamps,
+        )
+
+
+def _headers(event_id: str, source: Headers) -> OutHeaders:
+    """Return the headers of an output record: ours, and what an input record passes through."""
+    own = [(HEADER_EVENT_ID, event_id.encode()), _VERSION_HEADER]
+    return own + [h for h in source if h[0] in PASSED_THROUGH] if source else own

@@ -1,0 +1,58 @@
+"""Class queues: earliest deadline first, O(log n) to add and to take."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from scheduler.work import State, Work
+
+
+class DeadlineQueue:
+    """The work of one service class, earliest deadline first; equal deadlines in order of arrival.
+
+    Work that expired or was dropped while it waited stays in the heap until it surfaces: removing it at once
+    would cost O(n).
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Work]] = []
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def __iter__(self) -> Iterator[Work]:
+        """Iterate over what waits, in no particular order."""
+        return (work for _, _, work in self._heap if work.state is State.QUEUED)
+
+    def push(self, work: Work) -> None:
+        """Add work whose state is ``QUEUED``."""
+        heapq.heappush(self._heap, (work.deadline_ns, work.sequence, work))
+        self._waiting += 1
+
+    def peek(self) -> Work | None:
+        """Return the work with the earliest deadline without taking it."""
+        heap = self._heap
+        while heap:
+            work = heap[0][2]
+            if work.state is State.QUEUED:
+                return work
+            heapq.heappop(heap)
+        return None
+
+    def pop(self) -> Work:
+        """Take the work that `peek` returns; its state is the caller's to set."""
+        work = self.peek()
+        if work is None:
+            raise IndexError("the queue is empty")
+        heapq.heappop(self._heap)
+        self._waiting -= 1
+        return work
+
+    def discard(self, work: Work, state: State) -> None:
+        """Take work out of the middle, giving it the state that says why."""
+        work.state = state
+        self._waiting -= 1
+        if not self._waiting:
+            self._heap.clear()

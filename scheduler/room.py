@@ -1,0 +1,57 @@
+"""Back-pressure: how much of each input topic may be held, so that a flood of filings cannot shut headlines out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.work import Work
+from schemas.settings import SchedulerSettings
+
+WORK_BYTES = 900
+"""What one held event costs beside its record and its token ids: the object, its integers, its heap entries."""
+RESUME_BELOW = 0.75
+"""Intake that paused goes on below this share of the limit, so that it does not flutter."""
+MEBIBYTE = 1024 * 1024
+
+
+class Room:
+    """Counts the events and bytes held per input topic.
+
+    Args:
+        topics: the input topics; each has the whole limit for itself.
+        settings: the limits.
+    """
+
+    def __init__(self, topics: Iterable[str], settings: SchedulerSettings) -> None:
+        self._max_events = settings.max_queued
+        self._max_bytes = settings.max_queued_mb * MEBIBYTE
+        self._events = dict.fromkeys(topics, 0)
+        self._bytes = dict.fromkeys(self._events, 0)
+        self._full: set[str] = set()
+
+    def enter(self, work: Work) -> None:
+        """Count an event that was taken in."""
+        topic = work.origin.topic
+        self._events[topic] += 1
+        self._bytes[topic] += _size(work)
+
+    def leave(self, work: Work) -> None:
+        """Count an event that ended or was dropped."""
+        topic = work.origin.topic
+        self._events[topic] -= 1
+        self._bytes[topic] -= _size(work)
+
+    def has_room(self, topic: str) -> bool:
+        """Return whether more of a topic may be taken in."""
+        share = RESUME_BELOW if topic in self._full else 1.0
+        room = self._events[topic] < self._max_events * share and self._bytes[topic] < self._max_bytes * share
+        if room:
+            self._full.discard(topic)
+        else:
+            self._full.add(topic)
+        return room
+
+
+def _size(work: Work) -> int:
+    # Not the tokens: a text may be cut while it waits, and what entered must leave.
+    return WORK_BYTES + 2 * len(work.value)

@@ -1,0 +1,347 @@
+"""The scheduler process: intake, planner, worker link and publisher wired together, from start to drained stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections import defaultdict
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from aiokafka import ConsumerRecord
+
+from scheduler.admit import Admission
+from scheduler.intake import Intake
+from scheduler.ledger import Ledger, Partition
+from scheduler.link import WorkerLink
+from scheduler.metrics import MetricsServer
+from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
+from scheduler.planner import Plan, Planner
+from scheduler.publisher import Publisher
+from scheduler.room import Room
+from scheduler.stamps import StampWriter
+from scheduler.stats import Stats
+from scheduler.tokens import TextTokenizer
+from scheduler.work import Work
+from scheduler.workers import WorkerRegistry
+from schemas.errors import ErrorKind
+from schemas.frames import Failure, Request, Result, Started
+from schemas.settings import KafkaSettings, LinkSettings, RedisSettings, SchedulerSettings
+from schemas.status import ClassStatus, SchedulerStatus
+
+log = structlog.get_logger()
+
+MAX_DEATHS = 2
+"""A request in flight at this many worker deaths is quarantined: it may be what kills them (vllm#43920)."""
+MAX_UNCONFIRMED = 20_000
+"""Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
+POLL_SECONDS = 0.02
+FLUSH_SECONDS = 2.0
+"""How long a stop waits for confirmations after the drain."""
+
+
+async def serve(
+    settings: SchedulerSettings,
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    link: LinkSettings,
+    stop: asyncio.Event,
+) -> None:
+    """Run a scheduler until ``stop`` is set, then drain and return.
+
+    Raises:
+        ConfigError: a setting that an operator must mend.
+        UnavailableError: Kafka, Redis, a topic or the link's address cannot be used at start.
+        SchedulerError: the scheduler cannot go on without losing events; everything unconfirmed stays uncommitted.
+    """
+    await Scheduler(settings, kafka, redis, link).run(stop)
+
+
+class Scheduler:
+    """One scheduler; see `serve`."""
+
+    def __init__(
+        self, settings: SchedulerSettings, kafka: KafkaSettings, redis: RedisSettings, link: LinkSettings
+    ) -> None:
+        # One tokenising thread is enough, and a pool of them would take the cores from an engine on this host.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        topics = kafka.topics
+        self._settings = settings
+        self._session = uuid4().hex
+        self._state = "starting"
+        self._stats = Stats(settings.classes)
+        # Microseconds since the epoch: ids of this life and of the one before can never meet.
+        self._planner = Planner(settings.classes, first_request_id=time.time_ns() // 1000)
+        self._room = Room(topics.inputs, settings)
+        self._ledger = Ledger()
+        self._publisher = Publisher(kafka, settings.id, self._confirmed)
+        self._outcomes = Outcomes(self._publisher, topics, self._stats)
+        self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
+        self._stamps = StampWriter(redis, topics, self._status)
+        self._workers = WorkerRegistry(self._planner, settings, self)
+        self._link = WorkerLink(link, self._session, self._workers)
+        self._intakes = [Intake(topic, kafka, settings, self._ledger, self) for topic in topics.inputs]
+        self._metrics = MetricsServer(settings, self._status, self._stats)
+        self._pump_scheduled = False
+        self._expiry_timer: asyncio.TimerHandle | None = None
+
+    # Life
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Start, work until ``stop`` is set or something fails for good, drain, and close everything."""
+        try:
+            self._metrics.start()
+            self._link.start()
+            await self._publisher.start()
+            await self._stamps.start()
+            self._state = "waiting_for_worker"
+            log.info("scheduler_waiting_for_worker", scheduler=self._settings.id)
+            if await _ready_before(self._workers.ready, stop):
+                await self._work(stop)
+        finally:
+            await self._close()
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        for intake in self._intakes:
+            await intake.start()
+        gc.collect()
+        gc.freeze()  # what is here now stays; without this every full collection walks it
+        self._state = "running"
+        log.info("scheduler_running", scheduler=self._settings.id)
+        tasks = [loop.create_task(intake.run()) for intake in self._intakes]
+        commits = loop.create_task(self._commit_regularly())
+        assert self._publisher.failure is not None  # noqa: S101 - start() has set it
+        try:
+            stopped = loop.create_task(stop.wait())
+            ends: list[asyncio.Future[Any]] = [stopped, commits, self._publisher.failure, *tasks]
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            for finished in done:
+                finished.result()
+        finally:
+            self._state = "draining"
+            log.info("scheduler_draining", in_flight=self._planner.total_in_flight, queued=self._planner.total_queued)
+            commits.cancel()
+            for intake in self._intakes:
+                intake.stop_fetching()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            everything = {p for intake in self._intakes for p in self._ledger.partitions(intake.topic)}
+            drained = await self.drained(everything, self._settings.drain_seconds)
+            await self._publisher.flush(FLUSH_SECONDS)
+            for intake in self._intakes:
+                await intake.stop()
+            log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
+
+    async def _close(self) -> None:
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        self._admission.close()
+        await self._publisher.stop(FLUSH_SECONDS)
+        await self._stamps.stop(FLUSH_SECONDS)
+        self._link.close()
+        self._metrics.stop()
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commit_seconds)
+            for intake in self._intakes:
+                await intake.commit()
+
+    # Intake
+
+    def has_room(self, topic: str) -> bool:
+        """Return whether more events of a topic may be taken in."""
+        return self._publisher.pending < MAX_UNCONFIRMED and self._room.has_room(topic)
+
+    async def take(self, topic: str, records: list[tuple[ConsumerRecord, int]]) -> None:
+        """Admit what intake fetched."""
+        tokenizer: TextTokenizer | None = self._workers.tokenizer
+        assert tokenizer is not None  # noqa: S101 - intake starts after the first worker brought it
+        await self._admission.admit(topic, records, tokenizer, self._workers.text_limit)
+        self._wake()
+
+    async def drained(self, partitions: set[Partition], timeout: float) -> bool:
+        """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
+        for work in self._planner.drop_queued(lambda w: w.origin[:2] in partitions):
+            self._room.leave(work)
+        deadline = time.monotonic() + timeout
+        while any(w.origin[:2] in partitions for w in self._planner.in_flight_work()) or self._publisher.pending:
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    def _queue(self, work: Work) -> None:
+        self._stats.classes[work.class_index].arrived += 1
+        self._room.enter(work)
+        self._planner.add(work)
+
+    # Planning and dispatch
+
+    def _wake(self) -> None:
+        """Plan once in the next turn of the loop, however many reasons there are."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_scheduled = False
+        now = time.time_ns()
+        plan = self._planner.plan(now)
+        for work in plan.expired:
+            self._end(work)
+            if self._ledger.owns(work.origin):
+                self._outcomes.expired(work, now, "older than its class's toxic age")
+        self._send(plan, now)
+        self._arm_expiry(now)
+
+    def _send(self, plan: Plan, now: int) -> None:
+        aborts: defaultdict[str, list[int]] = defaultdict(list)
+        for worker_id, request_id in plan.aborts:
+            aborts[worker_id].append(request_id)
+        for worker_id, request_ids in aborts.items():
+            self._link.send_abort(worker_id, request_ids)
+        requests: defaultdict[str, list[Request]] = defaultdict(list)
+        classes = self._settings.classes
+        for work, worker_id in plan.dispatches:
+            work.dispatched_ns = now
+            service_class = classes[work.class_index]
+            requests[worker_id].append(
+                Request(
+                    request_id=work.request_id,
+                    text_tokens=work.tokens,
+                    service_class=service_class.name,
+                    priority=work.class_index,
+                    deadline_ns=work.deadline_ns,
+                    extractor=service_class.extractor,
+                )
+            )
+        for worker_id, batch in requests.items():
+            self._link.send_requests(worker_id, batch)
+
+    def _arm_expiry(self, now: int) -> None:
+        """Plan again when the next piece of work gets toxic, whatever else happens or does not."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        if (expiry := self._planner.next_expiry_ns()) is not None:
+            delay = max(0.0, (expiry - now) / NANOSECONDS)
+            self._expiry_timer = asyncio.get_running_loop().call_later(delay, self._wake)
+
+    # What workers say (called by `WorkerRegistry`)
+
+    def worker_ready(self) -> None:
+        """A worker can take work."""
+        self._wake()
+
+    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
+        """Requeue what a worker had, with its deadline; quarantine what was there at too many deaths."""
+        self._stats.worker_deaths += died
+        for work in lost:
+            work.deaths += died
+            if work.deaths >= MAX_DEATHS:
+                self._die(work, ErrorKind.QUARANTINED, f"in flight at {work.deaths} worker deaths")
+            else:
+                self._requeue(work)
+        self._wake()
+
+    def request_started(self, work: Work, started: Started) -> None:
+        """A request's prefill is over, so its budget shrinks and more may fit."""
+        work.engine_started_ns = started.engine_started_ns
+        work.first_token_ns = started.first_token_ns
+        self._wake()
+
+    def request_done(self, work: Work, result: Result, worker_id: str) -> None:
+        """Publish an answer, unless it came too late to be of use or its partition went elsewhere."""
+        self._end(work)
+        work.engine_started_ns = result.engine_started_ns
+        work.first_token_ns = result.first_token_ns
+        work.completed_ns = result.completed_ns
+        self._wake()
+        if not self._ledger.owns(work.origin):
+            self._stats.stale_outcomes += 1
+            return
+        now = time.time_ns()
+        if work.toxic_ns and now > work.toxic_ns:
+            self._outcomes.expired(work, now, "answered after its class's toxic age")
+            return
+        extractor = self._settings.classes[work.class_index].extractor
+        engine, prompt_version = self._workers.made_by(worker_id, extractor)
+        self._outcomes.signal(work, result, engine, prompt_version)
+
+    def request_failed(self, work: Work, failure: Failure) -> None:
+        """Try again where that may help, with the original deadline; else the event becomes a dead letter."""
+        work.refusals += 1
+        if failure.retryable and work.refusals < self._settings.max_attempts:
+            self._requeue(work)
+        else:
+            self._die(work, failure.kind, failure.message)
+        self._wake()
+
+    def _requeue(self, work: Work) -> None:
+        if not self._ledger.owns(work.origin):
+            self._stats.stale_outcomes += 1
+            self._end(work)
+            return
+        self._stats.requeued += 1
+        work.forget_run()
+        self._planner.add(work)
+
+    def _die(self, work: Work, kind: str, message: str) -> None:
+        self._end(work)
+        if self._ledger.owns(work.origin):
+            self._outcomes.dead_work(work, kind, message)
+        else:
+            self._stats.stale_outcomes += 1
+
+    def _end(self, work: Work) -> None:
+        self._room.leave(work)
+
+    # Confirmations and status
+
+    def _confirmed(self, receipts: list[object]) -> None:
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._ledger.finish(receipt.origin)
+            if receipt.entry is not None:
+                self._stamps.add(receipt.entry)
+
+    def _status(self) -> SchedulerStatus:
+        state = self._state
+        if state == "running" and any(intake.paused for intake in self._intakes):
+            state = "paused"
+        return SchedulerStatus(
+            scheduler_id=self._settings.id,
+            at_ns=time.time_ns(),
+            state=state,
+            classes=[
+                ClassStatus(
+                    name=c.settings.name,
+                    slo_ms=c.settings.slo_ms,
+                    arrived=c.arrived,
+                    queued=self._planner.queued(index),
+                    in_flight=self._planner.in_flight(index),
+                    signals=c.signals,
+                    late=c.late,
+                    expired=c.expired,
+                    dead_letters=c.dead_letters,
+                )
+                for index, c in enumerate(self._stats.classes)
+            ],
+            workers=self._workers.status(),
+            undecodable=self._stats.undecodable,
+            stamps_dropped=self._stamps.dropped,
+        )
+
+
+async def _ready_before(ready: asyncio.Event, stop: asyncio.Event) -> bool:
+    """Wait for either event; return whether it was not ``stop``."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in (ready, stop)]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    return not stop.is_set()

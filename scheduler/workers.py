@@ -1,0 +1,189 @@
+"""Who works for this scheduler, with which model; turns what the link hears into calls about `Work`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from scheduler.budgets import WorkerBudget
+from scheduler.planner import Planner
+from scheduler.tokens import TextTokenizer, TokenizerFileError
+from scheduler.work import Work
+from schemas.frames import EngineInfo, Failure, Hello, Result, Started, StepReport, TokenizerFile
+from schemas.identity import tokenizer_hash
+from schemas.settings import SchedulerSettings
+from schemas.status import WorkerStatus
+
+log = structlog.get_logger()
+
+MIN_TEXT_TOKENS = 16
+"""A worker whose model has less room than this beside the prompt cannot read anything."""
+
+
+class WorkEvents(Protocol):
+    """What the service does about what workers say."""
+
+    def worker_ready(self) -> None:
+        """A worker can take work."""
+
+    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
+        """A worker left this work behind."""
+
+    def request_started(self, work: Work, started: Started) -> None:
+        """A request produced its first token."""
+
+    def request_done(self, work: Work, result: Result, worker_id: str) -> None:
+        """A request has an answer."""
+
+    def request_failed(self, work: Work, failure: Failure) -> None:
+        """A request ended without an answer."""
+
+
+@dataclass(slots=True)
+class _Member:
+    hello: Hello
+    budget: WorkerBudget
+    steps: int = 0
+    kv_usage: float = 0.0
+
+
+class WorkerRegistry:
+    """The workers of one scheduler; implements `scheduler.link.LinkEvents`.
+
+    Args:
+        planner: gets and loses workers here.
+        settings: classes and reserve.
+        events: who acts on what workers say.
+    """
+
+    def __init__(self, planner: Planner, settings: SchedulerSettings, events: WorkEvents) -> None:
+        self._planner = planner
+        self._settings = settings
+        self._events = events
+        self._members: dict[str, _Member] = {}
+        self._made_by: dict[tuple[str, str], tuple[EngineInfo, str]] = {}
+        self._needed = {c.extractor for c in settings.classes}
+        self.tokenizer: TextTokenizer | None = None
+        self.text_limit = MIN_TEXT_TOKENS
+        self.ready = asyncio.Event()
+        """Set once the first worker has brought its tokenizer."""
+
+    def made_by(self, worker_id: str, extractor: str) -> tuple[EngineInfo, str]:
+        """Return the engine and the prompt version behind a worker's answers."""
+        return self._made_by[worker_id, extractor]
+
+    def status(self) -> list[WorkerStatus]:
+        """Return one entry per worker."""
+        return [
+            WorkerStatus(
+                worker_id=worker_id,
+                engine=member.hello.engine.name,
+                engine_version=member.hello.engine.version,
+                model=member.hello.engine.model,
+                in_flight=len(member.budget),
+                steps=member.steps,
+                kv_usage=member.kv_usage,
+            )
+            for worker_id, member in self._members.items()
+        ]
+
+    # LinkEvents
+
+    def accepts(self, hello: Hello) -> str | None:
+        """Return why a worker cannot serve here, or None."""
+        if self.tokenizer is not None and self.tokenizer.tokenizer_hash != hello.engine.tokenizer_hash:
+            return (
+                f"its tokenizer is {hello.engine.tokenizer_hash[:12]}, this scheduler works with "
+                f"{self.tokenizer.tokenizer_hash[:12]}: all workers of a scheduler need models with one tokenizer"
+            )
+        known = {c.name for c in self._settings.classes}
+        if unknown := set(hello.classes) - known:
+            return f"unknown service class {', '.join(sorted(unknown))} (this scheduler has {', '.join(sorted(known))})"
+        offered = {e.name: e for e in hello.extractors}
+        if not hello.classes and (missing := self._needed - offered.keys()):
+            return f"it has no extractor {', '.join(sorted(missing))}"
+        for extractor in offered.values():
+            if hello.limits.max_model_len - extractor.prompt_tokens - extractor.max_new_tokens < MIN_TEXT_TOKENS:
+                return f"max_model_len {hello.limits.max_model_len} leaves no room for a text with {extractor.name}"
+        return None
+
+    def needs_tokenizer(self, hello: Hello) -> bool:
+        """Return whether no worker has brought the tokenizer yet."""
+        return self.tokenizer is None
+
+    def tokenizer_file(self, worker_id: str, file: TokenizerFile) -> str | None:
+        """Load the tokenizer that a worker sent; returns why it is of no use, or None."""
+        if self.tokenizer is not None:
+            return None
+        if tokenizer_hash(file.data) != file.tokenizer_hash:
+            return "its tokenizer file does not have the hash that it announced"
+        try:
+            self.tokenizer = TextTokenizer(file.data, file.tokenizer_hash)
+        except TokenizerFileError as error:
+            return str(error)
+        log.info("tokenizer_loaded", worker_id=worker_id, tokenizer=file.tokenizer_hash[:12], bytes=len(file.data))
+        return None
+
+    def worker_joined(self, hello: Hello) -> None:
+        """Give a worker to the planner."""
+        extractors = {e.name: e for e in hello.extractors}
+        budget = WorkerBudget(hello.limits, extractors, self._settings.reserve)
+        self._members[hello.worker_id] = _Member(hello, budget)
+        for extractor in hello.extractors:
+            self._made_by[hello.worker_id, extractor.name] = (hello.engine, extractor.prompt_version)
+        self._planner.add_worker(hello.worker_id, budget, hello.classes)
+        self._measure_text_limit()
+        log.info(
+            "worker_joined",
+            worker_id=hello.worker_id,
+            engine=hello.engine.name,
+            engine_version=hello.engine.version,
+            model=hello.engine.model,
+            revision=hello.engine.model_revision[:12],
+        )
+        self.ready.set()
+        self._events.worker_ready()
+
+    def worker_left(self, worker_id: str, reason: str, *, died: bool) -> None:
+        """Take a worker from the planner and hand back what it had."""
+        self._members.pop(worker_id, None)
+        lost = self._planner.remove_worker(worker_id)
+        for key in [k for k in self._made_by if k[0] == worker_id]:
+            del self._made_by[key]
+        if self._members:
+            self._measure_text_limit()
+        write = log.error if died else log.info
+        write("worker_left", worker_id=worker_id, reason=reason, died=died, requeued=len(lost))
+        self._events.worker_gone(lost, died=died)
+
+    def started(self, worker_id: str, started: list[Started]) -> None:
+        """Note first tokens."""
+        for one in started:
+            if (work := self._planner.prefilled(worker_id, one.request_id)) is not None:
+                self._events.request_started(work, one)
+
+    def results(self, worker_id: str, results: list[Result]) -> None:
+        """Pass on answers to requests that are still wanted."""
+        for result in results:
+            if (work := self._planner.finish(worker_id, result.request_id)) is not None:
+                self._events.request_done(work, result, worker_id)
+
+    def failures(self, worker_id: str, failures: list[Failure]) -> None:
+        """Pass on failures of requests that are still wanted."""
+        for failure in failures:
+            if (work := self._planner.finish(worker_id, failure.request_id)) is not None:
+                self._events.request_failed(work, failure)
+
+    def steps(self, worker_id: str, report: StepReport) -> None:
+        """Keep the last step report for the status."""
+        if member := self._members.get(worker_id):
+            member.steps += report.steps
+            member.kv_usage = report.kv_usage
+
+    def _measure_text_limit(self) -> None:
+        """Longest text that some worker can hold whole under every extractor that it might get."""
+        limits = [min(m.budget.text_limit(name) for name in m.budget.extractors) for m in self._members.values()]
+        self.text_limit = max(limits)
