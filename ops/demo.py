@@ -128,7 +128,7 @@ async def run_demo(settings: Settings, options: DemoOptions, stop: asyncio.Event
         sys.stdout.write(summary_text(summary) + "\n")
     sys.stdout.flush()
     if summary["interrupted"]:
-        say(f"interrupted and drained; {summary['lost']} events had no outcome yet. Logs: {run_dir}")
+        say(f"interrupted and drained; {summary['unfinished']} events had no outcome yet. Logs: {run_dir}")
         return 0
     if missing:
         more = f" and {len(missing) - SHOWN_MISSING} more" if len(missing) > SHOWN_MISSING else ""
@@ -231,7 +231,8 @@ class _Demo:
 
     async def _engine_ready(self, worker: Child) -> bool:
         began = time.monotonic()
-        while self._status is None or not self._status.workers:
+        # Until the scheduler has its partitions, headlines would only age in Kafka.
+        while self._status is None or not self._status.workers or self._status.state != "running":
             state, detail = worker_state(worker)
             doing = " ".join(word for word in (state, detail) if word) or "starting"
             self._state.enter("starting the engine", f"{doing}; {self._pace.start_note}")
@@ -295,18 +296,25 @@ class _Demo:
             found = 0
             with contextlib.suppress(RedisError, OSError):
                 found = int(await redis.xlen(key))
-            if found >= outcomes.total() or self._stop.is_set() or time.monotonic() > deadline:
+            # A record that cannot be decoded has no class, and no stamps.
+            if (
+                found >= outcomes[Outcome.SIGNAL] + outcomes[Outcome.EXPIRED]
+                or self._stop.is_set()
+                or time.monotonic() > deadline
+            ):
                 return found
             await asyncio.sleep(TICK_SECONDS)
 
-    def _summary(self, events: int, lost: int, stamps: int) -> dict[str, Any]:
+    def _summary(self, events: int, missing: int, stamps: int) -> dict[str, Any]:
         outcomes = self._accounts.outcomes
         return {
             "events": events,
             "signals": outcomes[Outcome.SIGNAL],
             "expired": outcomes[Outcome.EXPIRED],
             "dead_letters": outcomes[Outcome.DEAD_LETTER],
-            "lost": lost,
+            # What an interrupted run left in Kafka would run at the next start: unfinished, not lost.
+            "lost": 0 if self._stop.is_set() else missing,
+            "unfinished": missing if self._stop.is_set() else 0,
             "duplicates": self._accounts.duplicates,
             "stamps_in_redis": stamps,
             "engine": self._engine,
