@@ -15,10 +15,12 @@ import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import (
     ConsumerStoppedError,
+    GroupAuthorizationFailedError,
     IllegalStateError,
     KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
 )
 
 from scheduler.errors import OffsetsLostError
@@ -75,20 +77,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         self._taker = consumer
         self._stopping = False
         self.paused = False
-        self._client = AIOKafkaConsumer(
-            **kafka.client_options(),
-            group_id=topic,
-            client_id=settings.id,
-            enable_auto_commit=False,
-            # Never "latest" or "earliest" by itself: both skip or repeat events silently when offsets are gone.
-            auto_offset_reset="none",
-            session_timeout_ms=int(settings.session_seconds * 1000),
-            heartbeat_interval_ms=int(settings.session_seconds * 1000 / 3),
-            # aiokafka's default is the session timeout, too short to wait for running work.
-            rebalance_timeout_ms=int((settings.drain_seconds + JOIN_MARGIN_SECONDS) * 1000),
-            fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
-            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
-        )
+        self._client: AIOKafkaConsumer = None
 
     async def start(self) -> None:
         """Join the group.
@@ -96,6 +85,20 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         Raises:
             UnavailableError: Kafka does not answer.
         """
+        self._client = AIOKafkaConsumer(
+            **self._kafka.client_options(),
+            group_id=self.topic,
+            client_id=self._settings.id,
+            enable_auto_commit=False,
+            # Never "latest" or "earliest" by itself: both skip or repeat events silently when offsets are gone.
+            auto_offset_reset="none",
+            session_timeout_ms=int(self._settings.session_seconds * 1000),
+            heartbeat_interval_ms=int(self._settings.session_seconds * 1000 / 3),
+            # aiokafka's default is the session timeout, too short to wait for running work.
+            rebalance_timeout_ms=int((self._settings.drain_seconds + JOIN_MARGIN_SECONDS) * 1000),
+            fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+            max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
+        )
         self._client.subscribe([self.topic], listener=self)
         try:
             await asyncio.wait_for(self._client.start(), 3 * self._kafka.connect_seconds)
@@ -115,13 +118,20 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
             try:
                 # Its own timeout, never a wait_for: a cancelled getmany() disables aiokafka's poll watchdog for good.
                 fetched = await self._client.getmany(timeout_ms=FETCH_TIMEOUT_MS, max_records=MAX_RECORDS)
-            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            except NoOffsetForPartitionError as error:
+                await self._client.seek_to_beginning(*error.args)  # this group has never read that partition
+                continue
+            except OffsetOutOfRangeError as error:
                 raise OffsetsLostError(
                     f"topic {self.topic}: Kafka no longer holds the committed offset ({error}); events were deleted "
                     "before they were read. Reset the group's offsets on purpose to go on"
                 ) from None
             except ConsumerStoppedError:
                 return
+            except (TopicAuthorizationFailedError, GroupAuthorizationFailedError) as error:
+                raise UnavailableError(
+                    f"topic {self.topic}", "kafka.sasl_username", f"not authorised: {error}"
+                ) from None
             except KafkaError as error:
                 log.warning("fetch_failed", topic=self.topic, error=str(error))
                 await asyncio.sleep(ERROR_PAUSE_SECONDS)
@@ -189,13 +199,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
             self._ledger.forget(partitions)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Start a new epoch; a partition that this group never read starts at its beginning."""
-        partitions = list(assigned)
-        self._ledger.assign((tp.topic, tp.partition) for tp in partitions)
-        for partition in partitions:
-            try:
-                if await self._client.committed(partition) is None:
-                    await self._client.seek_to_beginning(partition)
-            except KafkaError as error:
-                log.warning("offset_lookup_failed", topic=self.topic, partition=partition.partition, error=str(error))
-        log.info("partitions_assigned", topic=self.topic, partitions=sorted(p.partition for p in partitions))
+        """Start a new epoch for what this member owns now."""
+        partitions = [(tp.topic, tp.partition) for tp in assigned]
+        self._ledger.assign(partitions)
+        log.info("partitions_assigned", topic=self.topic, partitions=sorted(p for _, p in partitions))

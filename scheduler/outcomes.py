@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import structlog
 
-from scheduler.publisher import Publisher
+from scheduler.publisher import OutHeaders, Publisher
 from scheduler.stats import Stats
 from scheduler.work import Headers, Origin, Work
 from schemas.codec import encode_json
@@ -242,7 +242,7 @@ class Outcomes:
             (HEADER_SOURCE_PARTITION, str(origin.partition).encode()),
             (HEADER_SOURCE_OFFSET, str(origin.offset).encode()),
         ]
-        kept = tuple(h for h in headers if h[0] not in ERROR_HEADERS)
+        kept = [h for h in headers if h[0] not in ERROR_HEADERS]
         room = self._publisher.max_dead_letter_bytes - HEADER_ROOM_BYTES - len(key or b"")
         room -= sum(len(name) + len(content) for name, content in kept)
         if len(value) > max(room, 0):
@@ -250,7 +250,7 @@ class Outcomes:
             # where the whole record stands.
             added.append((HEADER_TRUNCATED_FROM, str(len(value)).encode()))
             value = value[: max(room, 0)]
-        self._publisher.publish(self._topics.dead_letters, key, value, (*kept, *added), receipt)
+        self._publisher.publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
 
     def _publish(
         self, topic: str, key: bytes, value: bytes, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool
@@ -269,8 +269,7 @@ class Outcomes:
         )
 
 
-def _headers(event_id: str, source: Headers) -> Headers:
+def _headers(event_id: str, source: Headers) -> OutHeaders:
     """Return the headers of an output record: ours, and what an input record passes through."""
-    own = ((HEADER_EVENT_ID, event_id.encode()), _VERSION_HEADER)
-    passed = tuple(h for h in source if h[0] in PASSED_THROUGH)
-    return own + passed if passed else own
+    own = [(HEADER_EVENT_ID, event_id.encode()), _VERSION_HEADER]
+    return own + [h for h in source if h[0] in PASSED_THROUGH] if source else own

@@ -23,7 +23,6 @@ from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 
 from scheduler.errors import PublishError
-from scheduler.work import Headers
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
 
@@ -36,6 +35,9 @@ gain nothing and hold more records back when one fails."""
 DEFAULT_MESSAGE_BYTES = 1_000_000
 """Kafka's default ``max.message.bytes`` less some framing: what we assume where a broker does not tell."""
 
+OutHeaders = list[tuple[str, bytes]]
+"""aiokafka's record builder takes a list and nothing else."""
+
 Receipt = object
 """What the caller wants back once a record is confirmed."""
 
@@ -45,7 +47,7 @@ class Record(NamedTuple):
 
     key: bytes | None
     value: bytes
-    headers: Headers
+    headers: OutHeaders
     receipt: Receipt
 
 
@@ -111,7 +113,7 @@ class Publisher:
             )
         return sorted(found)
 
-    def publish(self, topic: str, key: bytes | None, value: bytes, headers: Headers, receipt: Receipt) -> None:
+    def publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
         """Queue one record; its receipt comes back through ``on_confirmed``. Never blocks."""
         lanes = self._lanes[topic]
         index = next(self._round_robin) if key is None else _hash(key)
@@ -177,7 +179,7 @@ class _Lane:
                 # Returns when the batch before this one has left, which is what lets batches grow under load.
                 future = await self._producer.send_batch(builder, self._topic, partition=self._partition)
                 future.add_done_callback(lambda done, batch=batch: self._settle(done, batch))
-        except KafkaError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, these records are not out, and someone must hear
             self._publisher.failed(self._topic, error)
         finally:
             self._task = None
