@@ -35,7 +35,7 @@ from producers.sample_data import sample_events
 from schemas.codec import decode_json
 from schemas.enums import Outcome
 from schemas.errors import ConfigError, DecodeError, TapewireError
-from schemas.records import Event
+from schemas.records import Event, NewsEvent
 from schemas.status import SchedulerStatus
 
 TICK_SECONDS = 0.25
@@ -78,7 +78,7 @@ PACES = {
         filings_per_second=5.0,
         start_seconds=60.0,
         stall_seconds=30.0,
-        start_note="the simulated engine starts at once",
+        start_note="the simulated engine starts at once; it has no model, so its directions mean nothing",
     ),
     "gpu": Pace(
         headlines_per_second=50.0,
@@ -162,7 +162,12 @@ class _Demo:
         self._pace = PACES[options.engine]
         self._events = _chosen(options.events)
         self._accounts = Accounts(settings.kafka.topics, settings.scheduler.classes)
-        self._state = DemoState(accounts=self._accounts, note=_note(settings), phase_began=time.monotonic())
+        self._state = DemoState(
+            accounts=self._accounts,
+            note=_note(settings),
+            phase_began=time.monotonic(),
+            texts={event.event_id: _text(event) for events in self._events for event in events},
+        )
         self._status: SchedulerStatus | None = None
         self._engine = {"name": settings.worker.engine, "version": "", "model": settings.worker.model}
 
@@ -263,7 +268,7 @@ class _Demo:
         if self._options.with_bad_records and not self._halt.is_set():
             for _, value in bad_records(self._settings.scheduler.limits):
                 await publisher.publish_raw(self._settings.kafka.topics.news, value)
-                self._state.bad += 1
+            await publisher.flush()
 
     async def _last_results(self, inputs: TopicReader) -> list[tuple[str, int, int]]:
         """Read what the drain published just before, and return the inputs that still have no outcome."""
@@ -331,6 +336,12 @@ def _chosen(count: int | None) -> tuple[list[Event], list[Event]]:
         return news, filings
     share = round(count * len(filings) / (len(news) + len(filings)))
     return list(repeated(news, count - share)), list(repeated(filings, share))
+
+
+def _text(event: Event) -> str:
+    if isinstance(event, NewsEvent):
+        return event.headline
+    return f"{event.form} {event.company}: {event.section}"
 
 
 def _note(settings: Settings) -> str:
