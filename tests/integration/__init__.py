@@ -1,0 +1,1 @@
+"""Tests of several real parts together."""
