@@ -193,7 +193,8 @@ def _plain(value: Any, *, secrets: bool) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _plain(inner, secrets=secrets) for key, inner in value.items() if inner is not None}
+        # Empty conditions of a rule are its defaults, and would hide the ones that it has.
+        return {key: _plain(inner, secrets=secrets) for key, inner in value.items() if inner not in (None, ())}
     if isinstance(value, list | tuple):
         return [_plain(inner, secrets=secrets) for inner in value]
     return value

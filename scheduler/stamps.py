@@ -22,8 +22,16 @@ from schemas.topics import Topics
 
 log = structlog.get_logger()
 
-PIPELINE = 1000
-"""Stamps per round trip; more gains nothing and makes one reply large."""
+BATCH = 500
+"""Stamps per round trip; more gains nothing and holds Redis longer."""
+APPEND_ALL = """
+for i = 2, #ARGV do
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'd', ARGV[i])
+end
+return #ARGV - 1
+"""
+"""One command for a whole batch. A pipeline of XADDs does the same, but packing eight arguments and reading one reply
+for every stamp took a fifth of the scheduler's time at full rate."""
 FLUSH_SECONDS = 0.1
 STATUS_SECONDS = 0.5
 STATUS_LIVES_SECONDS = 10
@@ -112,14 +120,10 @@ class StampWriter:
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _flush(self) -> None:
-        entries = [self._buffer.popleft() for _ in range(min(PIPELINE, len(self._buffer)))]
-        pipeline = self._client.pipeline(transaction=False)
-        for entry in entries:
-            pipeline.execute_command(
-                "XADD", self._topics.stamps_key, "MAXLEN", "~", self._settings.stamps_kept, "*", "d", encode_json(entry)
-            )
+        entries = [self._buffer.popleft() for _ in range(min(BATCH, len(self._buffer)))]
+        encoded = [encode_json(entry) for entry in entries]
         try:
-            await pipeline.execute()
+            await self._client.eval(APPEND_ALL, 1, self._topics.stamps_key, self._settings.stamps_kept, *encoded)
         except BaseException:
             # Whether Redis took them is unknown: a stamp written twice is harmless, one forgotten is not.
             self._buffer.extendleft(reversed(entries))

@@ -1,0 +1,67 @@
+"""The ``tapewire`` command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from ops.commands import data, look, services
+from ops.commands.options import DEBUG_FLAG, debugging
+from ops.runtime import Forced, Interrupted, exit_code_of, interruptible
+from ops.supervisor import die_with_parent
+
+app = typer.Typer(
+    name="tapewire",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (services, data, look):
+    module.register(app)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        try:
+            found = version("tapewire")
+        except PackageNotFoundError:
+            found = "(not installed)"
+        sys.stdout.write(f"tapewire {found}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    debug: Annotated[bool, typer.Option(DEBUG_FLAG, help="Tracebacks and debug logs.")] = False,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=lambda value: _print_version(wanted=value),
+        ),
+    ] = False,
+) -> None:
+    """News and SEC filings on Kafka in, trading signals out, each inside its deadline."""
+
+
+def main() -> None:
+    """Run the command line; every error becomes a message and an exit code here."""
+    die_with_parent()
+    interruptible()
+    try:
+        app(prog_name="tapewire")
+    except BrokenPipeError:
+        # The reader of our output has gone (`tapewire tail signals | head`); nothing is wrong.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except (Exception, asyncio.CancelledError, Interrupted, Forced) as error:  # noqa: BLE001 - the one place that ends every error
+        sys.exit(exit_code_of(error, debug=debugging()))

@@ -1,0 +1,271 @@
+"""Child processes of one machine: started, restarted with backoff when they crash, stopped in order, never orphaned."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from ops.runtime import EXIT_USER, MESSAGE_PREFIX
+from schemas.errors import TapewireError, UnavailableError
+
+PARENT_VARIABLE = "TAPEWIRE_DIE_WITH"
+"""Environment variable that names the process id a child must not outlive."""
+PR_SET_PDEATHSIG = 1
+"""From ``sys/prctl.h``: the signal that the kernel sends when the parent dies."""
+
+SHOWN_LOG_LINES = 12
+"""Lines of a child's log that an error about it shows."""
+SEEN_LOG_BYTES = 16_384
+"""How much of the end of a child's log is looked at."""
+
+log = structlog.get_logger()
+
+
+class ChildRefusedError(UnavailableError):
+    """A child would not start as it is configured; the message is the child's own."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self.message = message
+        super().__init__(name, "", message)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ChildError(TapewireError):
+    """A child process could not be kept running.
+
+    Args:
+        name: of the child.
+        reason: what happened.
+        log_tail: the last lines that it wrote.
+    """
+
+    def __init__(self, name: str, reason: str, log_tail: str) -> None:
+        self.name = name
+        self.reason = reason
+        self.log_tail = log_tail
+        super().__init__(f"{name} {reason}" + (f"\n{log_tail}" if log_tail else ""))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backoff:
+    """Waiting time before a restart: doubles with every crash, and starts anew after a healthy time.
+
+    Args:
+        first, longest: seconds.
+        healthy_after: seconds of life after which a crash counts as the first.
+        give_up_after: crashes in a row after which the child is given up; 0 means never.
+    """
+
+    first: float = 0.5
+    longest: float = 30.0
+    healthy_after: float = 60.0
+    give_up_after: int = 0
+
+    def delay(self, crashes: int) -> float:
+        """Seconds to wait after this many crashes in a row."""
+        return min(self.longest, self.first * 2.0 ** min(crashes - 1, 32))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildSpec:
+    """One child process.
+
+    Args:
+        name: for messages and the log file.
+        argv: program and arguments.
+        log_path: file that its stdout and stderr are appended to.
+        stop_seconds: from SIGTERM to SIGKILL.
+        environ: its whole environment; ours when empty.
+    """
+
+    name: str
+    argv: Sequence[str]
+    log_path: Path
+    stop_seconds: float
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def tapewire_argv(*arguments: str) -> list[str]:
+    """Return the command line of the ``tapewire`` command in this very interpreter."""
+    return [sys.executable, "-m", "ops", *arguments]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the supervising process dies; for a child to call as its first act.
+
+    SIGTERM and not SIGKILL: a worker has an engine process of its own to take along. Done in the child and not
+    between fork and exec, where Python code can deadlock in a process with threads.
+    """
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if not parent.isdigit() or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(0)  # it died before we asked
+
+
+class Child:
+    """One supervised process; `keep_running` is its life."""
+
+    def __init__(self, spec: ChildSpec, backoff: Backoff) -> None:
+        self.spec = spec
+        self.starts = 0
+        self._backoff = backoff
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def keep_running(self) -> None:
+        """Start the process again whenever it ends, until `stop` is called.
+
+        Raises:
+            ChildRefusedError: it refused its configuration at the first start (exit code 2).
+            ChildError: it crashed too often.
+        """
+        crashes = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            code = await self._run_once()
+            if self._stopping.is_set():
+                return
+            if code == EXIT_USER and self.starts == 1:
+                raise ChildRefusedError(self.spec.name, self._last_message())
+            crashes = 1 if time.monotonic() - began >= self._backoff.healthy_after else crashes + 1
+            if self._backoff.give_up_after and crashes >= self._backoff.give_up_after:
+                raise ChildError(self.spec.name, f"ended {crashes} times, last {_how(code)}", self.log_tail())
+            delay = self._backoff.delay(crashes)
+            log.warning("child_ended", child=self.spec.name, how=_how(code), restart_in_seconds=delay)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay)
+
+    async def _run_once(self) -> int:
+        environ = {**(self.spec.environ or os.environ), PARENT_VARIABLE: str(os.getpid())}
+        self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.spec.log_path.open("ab") as out:
+            # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop the children in order.
+            process = await asyncio.create_subprocess_exec(
+                *self.spec.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=environ,
+                start_new_session=True,
+            )
+        self._process = process
+        self.starts += 1
+        log.info("child_started", child=self.spec.name, pid=process.pid)
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                self._signal(signal.SIGKILL)
+                await process.wait()
+            # An engine process that its worker left behind would hold memory and cores.
+            _kill_group(process.pid)
+
+    async def stop(self) -> None:
+        """Send SIGTERM, wait at most ``stop_seconds``, then SIGKILL; returns when the process is gone."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), self.spec.stop_seconds)
+        except TimeoutError:
+            log.warning("child_killed", child=self.spec.name, after_seconds=self.spec.stop_seconds)
+            _kill_group(process.pid)
+            await process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def log_lines(self) -> list[str]:
+        """Return the last lines that the child wrote."""
+        try:
+            with self.spec.log_path.open("rb") as written:
+                size = written.seek(0, os.SEEK_END)
+                written.seek(max(0, size - SEEN_LOG_BYTES))
+                return written.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return []
+
+    def log_tail(self) -> str:
+        """Return the end of the child's log, for an error about it."""
+        return "\n".join(f"  {line}" for line in self.log_lines()[-SHOWN_LOG_LINES:])
+
+    def _last_message(self) -> str:
+        """Return what the child said to people before it ended: the command writes that last."""
+        lines = self.log_lines()
+        starts = [index for index, line in enumerate(lines) if line.startswith(MESSAGE_PREFIX)]
+        if not starts:
+            return f"{self.spec.name} could not start\n{self.log_tail()}"
+        return "\n".join(lines[starts[-1] :]).removeprefix(MESSAGE_PREFIX)
+
+
+class Supervisor:
+    """Several children: all start at once, and stop one stage after the other.
+
+    The scheduler is the first stage and its workers the second: while it drains it still needs them.
+    """
+
+    def __init__(self, stages: Sequence[Sequence[ChildSpec]], backoff: Backoff | None = None) -> None:
+        self.stages = [[Child(spec, backoff or Backoff()) for spec in specs] for specs in stages]
+
+    @property
+    def children(self) -> list[Child]:
+        """All children, in the order they are stopped."""
+        return [child for stage in self.stages for child in stage]
+
+    async def run(self, ready: Callable[[], None] | None = None) -> None:
+        """Keep all children running until cancelled; then, and on the first failure, stop them all.
+
+        Raises:
+            ChildError: a child could not be kept running.
+        """
+        lives = [asyncio.create_task(child.keep_running(), name=child.spec.name) for child in self.children]
+        try:
+            if ready is not None:
+                ready()
+            await asyncio.gather(*lives)
+        finally:
+            try:
+                for stage in self.stages:
+                    await asyncio.gather(*(child.stop() for child in stage))
+            finally:
+                # Reached at once when a second signal cancels the wait: each life kills its process as it ends.
+                for life in lives:
+                    life.cancel()
+                await asyncio.gather(*lives, return_exceptions=True)
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"by {signal.Signals(-code).name}"
+    return f"with exit code {code}"
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

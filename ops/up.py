@@ -1,0 +1,122 @@
+"""Everything on one machine in the foreground: topics, a scheduler and its workers, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ops.config import Settings, masked_url
+from ops.local import local_stages, make_run_dir, start_embedded, with_values, worker_state
+from ops.redis_client import redis_client
+from ops.supervisor import Supervisor
+from ops.text import visible
+from ops.topics import ensure_topics
+from schemas.codec import decode_json
+from schemas.errors import DecodeError, TapewireError
+from schemas.settings import RedisSettings
+from schemas.status import SchedulerStatus
+
+TICK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UpOptions:
+    """The flags of ``tapewire up``."""
+
+    embedded: bool
+    workers: int
+    run_dir: Path | None
+
+
+async def run_up(settings: Settings, options: UpOptions, stop: asyncio.Event) -> None:
+    """Run until ``stop``; then the scheduler drains, the workers end, embedded services last.
+
+    Raises:
+        ConfigError, UnavailableError: something is missing; the message names it.
+    """
+    run_dir = make_run_dir(options.run_dir, "up")
+    async with AsyncExitStack() as stack:
+        if options.embedded:
+            settings = with_values(settings, await start_embedded(stack))
+        await ensure_topics(settings.kafka)
+        async with redis_client(settings.redis):
+            pass  # a wrong address should be told now, not by lines without stamps
+        supervisor = Supervisor(local_stages(settings, run_dir, options.workers))
+        tasks = [
+            asyncio.create_task(supervisor.run()),
+            asyncio.create_task(stop.wait()),
+            asyncio.create_task(_show(settings, supervisor, run_dir)),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in ended:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+async def _show(settings: Settings, supervisor: Supervisor, run_dir: Path) -> None:
+    """Show a table on a terminal; anywhere else one line whenever something changes."""
+    where = f"Kafka {settings.kafka.bootstrap}, Redis {masked_url(settings.redis.url)}, link {settings.link.address}"
+    sys.stderr.write(f"{visible(where)}\nlogs in {run_dir}\n")
+    key = settings.kafka.topics.status_key(settings.scheduler.id)
+    console = Console(stderr=True, highlight=False)
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(_table(await _status(settings.redis, key), supervisor), refresh=True)
+                await asyncio.sleep(TICK_SECONDS)
+    told = ""
+    while True:
+        line = _line(await _status(settings.redis, key), supervisor)
+        if line != told:
+            told = line
+            sys.stderr.write(f"{visible(line)}\n")
+            sys.stderr.flush()
+        await asyncio.sleep(TICK_SECONDS)
+
+
+async def _status(redis: RedisSettings, key: str) -> SchedulerStatus | None:
+    with contextlib.suppress(TapewireError, DecodeError, RedisError):
+        async with redis_client(redis) as client:
+            raw: Any = await client.get(key)
+            return decode_json(raw, SchedulerStatus) if raw else None
+    return None
+
+
+def _line(status: SchedulerStatus | None, supervisor: Supervisor) -> str:
+    state = status.state if status else "starting"
+    connected = len(status.workers) if status else 0
+    children = ", ".join(
+        f"{child.spec.name} {worker_state(child)[0] or 'running'}" if child.pid else f"{child.spec.name} down"
+        for child in supervisor.children
+    )
+    return f"scheduler {state}, {connected} workers connected ({children})"
+
+
+def _table(status: SchedulerStatus | None, supervisor: Supervisor) -> Table:
+    table = Table(title=Text(visible(_line(status, supervisor))), title_justify="left")
+    for heading in ("class", "SLO", "arrived", "waiting", "in flight", "signals", "late", "expired", "dead letters"):
+        table.add_column(heading, justify="left" if heading == "class" else "right")
+    for c in status.classes if status else []:
+        counts = (c.arrived, c.queued, c.in_flight, c.signals, c.late, c.expired, c.dead_letters)
+        table.add_row(visible(c.name), f"{c.slo_ms:g} ms", *(str(count) for count in counts))
+    if status:
+        age = (time.time_ns() - status.at_ns) / 1e9
+        table.caption = f"status {age:.1f} s old; {status.stamps_dropped} stamps dropped"
+    return table
