@@ -139,7 +139,9 @@ def test_text_limit_leaves_room_for_template_and_answer() -> None:
 
 
 _requests = st.lists(
-    st.tuples(st.sampled_from(["take", "prefilled", "release"]), st.integers(0, 9), st.integers(1, 2000), st.booleans()),
+    st.tuples(
+        st.sampled_from(["take", "prefilled", "release"]), st.integers(0, 9), st.integers(1, 2000), st.booleans()
+    ),
     max_size=60,
 )
 
