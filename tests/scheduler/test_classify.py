@@ -15,12 +15,17 @@ FLASH, STANDARD, BULK = range(3)
 
 
 def _news(**changed: Any) -> NewsEvent:
-    values = {"event_id": "wire:1:1", "source": "wire", "headline": "Acme beats", "received_at_ns": make.EVENT_TIME_NS}
+    values: dict[str, Any] = {
+        "event_id": "wire:1:1",
+        "source": "wire",
+        "headline": "Acme beats",
+        "received_at_ns": make.EVENT_TIME_NS,
+    }
     return NewsEvent(**(values | changed))
 
 
 def _filing(**changed: Any) -> FilingEvent:
-    values = {
+    values: dict[str, Any] = {
         "event_id": "0001:d:1",
         "accession": "0001",
         "form": "8-K",

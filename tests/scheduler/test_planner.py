@@ -15,7 +15,7 @@ T0 = make.EVENT_TIME_NS
 def _planner(*workers: str, **limits: int) -> Planner:
     planner = Planner(make.CLASSES)
     for worker_id in workers:
-        planner.add_worker(worker_id, make.budget(**limits))
+        planner.add_worker(worker_id, make.budget(reserve=None, **limits))
     return planner
 
 
