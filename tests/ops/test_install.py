@@ -87,12 +87,23 @@ def test_torch_is_the_build_that_vllm_asks_for(system: str, machine: str, build:
     assert install.torch_requirement(PINS, system, machine) == f"torch=={PINS['torch']}{build}"
 
 
-def test_a_cuda_build_is_noticed() -> None:
-    """CUDA shows in torch itself or in the packages that came with it; a CPU build shows neither."""
-    assert install.cuda_trace("2.13.0+cpu", None, ["torch", "numpy"]) is None
-    assert "CUDA 13.0" in (install.cuda_trace("2.13.0", "13.0", []) or "")
-    assert "nvidia-cublas" in (install.cuda_trace("2.13.0", None, ["nvidia-cublas", "numpy"]) or "")
-    assert "NVIDIA_nccl" in (install.cuda_trace("2.13.0", None, ["NVIDIA_nccl"]) or "")
+@pytest.mark.parametrize(
+    ("engine", "version", "accelerator", "packages", "fault"),
+    [
+        ("cpu", "2.13.0+cpu", None, ["torch", "numpy"], None),
+        ("cpu", "2.13.0", "13.0", ["torch"], "13.0"),
+        ("cpu", "2.13.0", None, ["nvidia-cublas", "numpy"], "nvidia-cublas"),
+        ("cpu", "2.13.0", None, ["NVIDIA_nccl"], "NVIDIA_nccl"),
+        ("gpu", "2.13.0+cu130", "13.0", ["torch", "nvidia-cublas"], None),
+        ("gpu", "2.13.0+cpu", None, ["torch"], "for the CPU"),
+    ],
+)
+def test_the_wrong_build_of_torch_is_noticed(
+    engine: install.Engine, version: str, accelerator: str | None, packages: list[str], fault: str | None
+) -> None:
+    """CUDA shows in torch itself or in the packages beside it, and a GPU engine without it is as wrong."""
+    found = install.wrong_build(engine, version, accelerator, packages)
+    assert found is None if fault is None else fault in (found or "")
 
 
 @pytest.mark.parametrize(
