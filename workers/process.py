@@ -38,7 +38,16 @@ from schemas.frames import (
     decode_to_worker,
 )
 from schemas.settings import LinkSettings, WorkerSettings
-from workers.engine import Engine, EngineDescription, EngineDiedError, EngineSink, OnState, Steps, WorkerState
+from workers.engine import (
+    Engine,
+    EngineDescription,
+    EngineDiedError,
+    EngineSink,
+    OnState,
+    Steps,
+    WorkerState,
+    printable,
+)
 from workers.link import WorkerLink, worker_identity
 
 DRAIN_SECONDS = 5.0
@@ -412,11 +421,6 @@ async def _unless_stopped(
         for task in (starting, stopping):
             task.cancel()
         await asyncio.gather(starting, stopping, return_exceptions=True)
-
-
-def printable(text: str, limit: int = 200) -> str:
-    """Return text from the other side of a link, safe for a log line or a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text[:limit])
 
 
 def _tell_nobody(state: WorkerState, detail: str) -> None:

@@ -28,9 +28,9 @@ from schemas.frames import (
 )
 from schemas.settings import LinkSettings, WorkerSettings
 from tests.workers.conftest import BRIEF, INSTANT, PATIENCE, STUCK, FakeScheduler, RunningWorker, make_request
-from workers.engine import WorkerState, tokenizer_hash
+from workers.engine import WorkerState, printable, tokenizer_hash
 from workers.link import WorkerLink, worker_identity
-from workers.process import printable, serve
+from workers.process import serve
 
 Start = Callable[[WorkerSettings], RunningWorker]
 
