@@ -37,7 +37,8 @@ class PoolWorker:
     steps_ahead: int = 0
     overhead_seconds: float = 0.0
     in_flight: dict[int, Work] = field(default_factory=dict)
-    _limits: list[tuple[int, int]] = field(default_factory=list)
+    _slacks: list[tuple[int, int]] = field(default_factory=list)
+    _added_ns: int = 0
     policy: StepPolicy | None = None
     """The last policy that went to the worker."""
 
@@ -54,19 +55,27 @@ class PoolWorker:
             now_ns, self.model.costs, waiting, budget.lower_decodes, budget.kv_tokens
         )
 
-    def promise(self, request_id: int, limit_ns: int) -> None:
-        """Note by when an urgent request that goes to this worker has to be done."""
-        heapq.heappush(self._limits, (limit_ns, request_id))
+    def delays(self, use: Use) -> bool:
+        """Return whether urgent requests that are here would miss their time if this one joined their step."""
+        slacks = self._slacks
+        while slacks and slacks[0][1] not in self.in_flight:
+            heapq.heappop(slacks)
+        return bool(slacks) and slacks[0][0] - self._added_ns < self._cost_ns(use)
 
-    def tightest_ns(self) -> int | None:
-        """Return the earliest time by which some urgent request here has to be done, or None.
+    def promise(self, request_id: int, use: Use, slack_ns: int) -> None:
+        """Note an urgent request that goes to this worker.
 
-        Whatever joins the worker's next step makes all urgent requests in it end later.
+        Args:
+            request_id: of the dispatch.
+            use: what it takes; everything urgent that is here ends later by that much.
+            slack_ns: from when it should be done to when it has to be.
         """
-        limits = self._limits
-        while limits and limits[0][1] not in self.in_flight:
-            heapq.heappop(limits)
-        return limits[0][0] if limits else None
+        self._added_ns += self._cost_ns(use)
+        if slack_ns >= 0:  # what is too late in any case must not keep others out
+            heapq.heappush(self._slacks, (slack_ns + self._added_ns, request_id))
+
+    def _cost_ns(self, use: Use) -> int:
+        return int(use.prompt_tokens * self.model.costs.prefill_token * NANOSECONDS)
 
     def next_policy(self) -> StepPolicy | None:
         """Return what the engine's step scheduler needs to know, or None when it knows it well enough already."""

@@ -267,8 +267,8 @@ class Tapewire:
 
     def add_worker(self, name: str, profile: Profile, classes: Iterable[str]) -> None:
         """Give the planner a worker."""
-        budget = WorkerBudget(self.limits(profile), profile.wraps(), ReserveSettings())
-        self._planner.add_worker(name, budget, classes)
+        budget = WorkerBudget(self.limits(profile), profile.wraps(), ReserveSettings(), gated=self.gated)
+        self._planner.add_worker(name, budget, classes, gated=self.gated, steps_ahead=profile.run_ahead)
 
     def arrive(self, job: Job, now: int) -> None:
         """Queue a job as the scheduler queues an event."""
@@ -300,28 +300,28 @@ class Tapewire:
 
     def finished(self, worker: str, request_id: int, now: int) -> Job | None:
         """Pass it on."""
-        work = self._planner.finish(worker, request_id)
+        work = self._planner.finish(worker, request_id, EPOCH_NS + now)
         return None if work is None else self._jobs.pop(work.origin.offset)
 
     def report(self, worker: str, report: StepReport) -> None:
         """Pass it on."""
-        observe = getattr(self._planner, "observe_steps", None)
-        if observe is not None:
-            observe(worker, report)
+        self._planner.observe_steps(worker, report)
 
     def orders(self, now: int) -> Orders:
         """Ask the planner."""
         plan = self._planner.plan(EPOCH_NS + now)
+        for work, _ in plan.dispatches:
+            work.dispatched_ns = EPOCH_NS + now
         aborts: defaultdict[str, list[int]] = defaultdict(list)
         for worker, request_id in plan.aborts:
             aborts[worker].append(request_id)
         return Orders(
             dispatches=[
-                Dispatch(self._jobs[w.origin.offset], worker, w.request_id, w.class_index, getattr(w, "floor", False))
+                Dispatch(self._jobs[w.origin.offset], worker, w.request_id, w.class_index, w.floor)
                 for w, worker in plan.dispatches
             ],
             aborts=dict(aborts),
-            policies=getattr(plan, "policies", {}),
+            policies=plan.policies,
             expired=[self._jobs.pop(work.origin.offset) for work in plan.expired],
         )
 
