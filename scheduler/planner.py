@@ -234,7 +234,7 @@ class Planner:
         plan = Plan()
         self._expire(now_ns, plan)
         for worker in self._workers.values():
-            worker.read_valve(now_ns, self._urgent_waiting)
+            worker.begin_plan(now_ns, self._urgent_waiting)
         for class_index in range(URGENT + 1, len(self.classes)):
             self._plan_floor(class_index, plan)
         closed: set[str] = set()

@@ -39,6 +39,8 @@ class PoolWorker:
     in_flight: dict[int, Work] = field(default_factory=dict)
     _slacks: list[tuple[int, int]] = field(default_factory=list)
     _added_ns: int = 0
+    _wait_seconds: float = 0.0
+    _step_seconds: float = 0.0
     policy: StepPolicy | None = None
     """The last policy that went to the worker."""
 
@@ -46,14 +48,6 @@ class PoolWorker:
         """Learn from a step report; False when it is nonsense."""
         limits = self.budget.limits
         return self.model.observe(report, limits.kv_blocks * limits.block_size)
-
-    def read_valve(self, now_ns: int, urgent_tokens: int) -> None:
-        """Set what less urgent work may take of a step, given the urgent prompt tokens that wait."""
-        budget = self.budget
-        waiting = urgent_tokens + budget.urgent_tokens
-        budget.lower_step_tokens = self.valve.read(
-            now_ns, self.model.costs, waiting, budget.lower_decodes, budget.kv_tokens
-        )
 
     def delays(self, use: Use) -> bool:
         """Return whether urgent requests that are here would miss their time if this one joined their step."""
@@ -94,26 +88,32 @@ class PoolWorker:
         self.policy = policy
         return policy
 
-    def urgent_finish_ns(self, now_ns: int, use: Use) -> int:
-        """Return when an urgent request would be done that goes to this worker now.
+    def begin_plan(self, now_ns: int, urgent_tokens: int) -> None:
+        """Look at the engine once per plan: what runs there, and what less urgent work may take of its steps.
 
-        What runs is half over on average; with a step gate only urgent work shares the steps that follow, without
-        one every one of them is as full as the valve lets it be.
+        Args:
+            now_ns: the time of the plan.
+            urgent_tokens: urgent prompt tokens that wait for a worker.
         """
         budget, costs = self.budget, self.model.costs
-        tokens = budget.urgent_tokens + use.prompt_tokens
-        most = budget.limits.max_num_batched_tokens
-        full_steps = tokens // most
-        steps = full_steps + 1
+        waiting = urgent_tokens + budget.urgent_tokens
         decodes, kv = budget.lower_decodes, budget.kv_tokens
-        seconds = steps * costs.seconds(0, decodes, kv) + tokens * costs.prefill_token
-        if budget.lower_prefill:
-            carried = costs.seconds(min(budget.lower_prefill, budget.lower_step_tokens), decodes, kv)
-            seconds += (0.5 + self.steps_ahead) * carried
-            if not self.gated:
-                seconds += steps * min(budget.lower_prefill, budget.lower_step_tokens) * costs.prefill_token
-        elif budget.urgent_tokens or decodes:
-            seconds += (0.5 + self.steps_ahead) * costs.seconds(min(budget.urgent_tokens, most), decodes, kv)
+        budget.lower_step_tokens = self.valve.read(now_ns, costs, waiting, decodes, kv)
+        carried = min(budget.lower_prefill, budget.lower_step_tokens)
+        self._step_seconds = costs.seconds(0 if self.gated else carried, decodes, kv)
+        # The step that runs may have only begun, and those decided ahead come before ours.
+        in_the_way = 1 + self.steps_ahead if self.in_flight else 0
+        self._wait_seconds = in_the_way * costs.seconds(carried, decodes, kv)
+
+    def urgent_finish_ns(self, now_ns: int, use: Use) -> int:
+        """Return when an urgent request would be done at the latest that goes to this worker now.
+
+        With a step gate only urgent work shares the steps that follow; without one every one of them is as full as
+        the valve lets it be.
+        """
+        tokens = self.budget.urgent_tokens + use.prompt_tokens
+        steps = tokens // self.budget.limits.max_num_batched_tokens + 1
+        seconds = self._wait_seconds + steps * self._step_seconds + tokens * self.model.costs.prefill_token
         return now_ns + int((seconds + self.overhead_seconds) * NANOSECONDS)
 
     def least_seconds(self, use: Use) -> float:

@@ -13,7 +13,7 @@ from scheduler.budgets import WorkerBudget
 from scheduler.planner import Planner
 from scheduler.work import Origin, Work
 from schemas.frames import Limits, StepPolicy, StepReport
-from schemas.settings import ClassSettings, ReserveSettings
+from schemas.settings import ClassSettings, ReserveSettings, ValveSettings
 
 EPOCH_NS = 1_800_000_000_000_000_000
 """Simulated time zero; planners expect nanoseconds since the epoch."""
@@ -252,13 +252,14 @@ class Tapewire:
 
     def __init__(self, *, gated: bool, classes: tuple[ClassSettings, ...] = CLASSES) -> None:
         self.gated = gated
-        self._planner = Planner(classes)
         self._classes = classes
         self._jobs: dict[int, Job] = {}
+        self._planner: Planner | None = None
 
     @property
     def planner(self) -> Planner:
         """The planner, for a look at its model and valve."""
+        assert self._planner is not None  # noqa: S101 - the driver adds workers before anything else
         return self._planner
 
     def limits(self, profile: Profile) -> Limits:
@@ -267,6 +268,8 @@ class Tapewire:
 
     def add_worker(self, name: str, profile: Profile, classes: Iterable[str]) -> None:
         """Give the planner a worker."""
+        if self._planner is None:
+            self._planner = Planner(self._classes, valve_of(profile))
         budget = WorkerBudget(self.limits(profile), profile.wraps(), ReserveSettings(), gated=self.gated)
         self._planner.add_worker(name, budget, classes, gated=self.gated, steps_ahead=profile.run_ahead)
 
@@ -276,7 +279,7 @@ class Tapewire:
         service_class = self._classes[arrival.class_index]
         event = EPOCH_NS + arrival.at_ns
         self._jobs[job.number] = job
-        self._planner.add(
+        self.planner.add(
             Work(
                 origin=Origin("sim", 0, job.number, 1),
                 event_id="",
@@ -296,20 +299,20 @@ class Tapewire:
 
     def started(self, worker: str, request_id: int) -> None:
         """Pass it on."""
-        self._planner.prefilled(worker, request_id)
+        self.planner.prefilled(worker, request_id)
 
     def finished(self, worker: str, request_id: int, now: int) -> Job | None:
         """Pass it on."""
-        work = self._planner.finish(worker, request_id, EPOCH_NS + now)
+        work = self.planner.finish(worker, request_id, EPOCH_NS + now)
         return None if work is None else self._jobs.pop(work.origin.offset)
 
     def report(self, worker: str, report: StepReport) -> None:
         """Pass it on."""
-        self._planner.observe_steps(worker, report)
+        self.planner.observe_steps(worker, report)
 
     def orders(self, now: int) -> Orders:
         """Ask the planner."""
-        plan = self._planner.plan(EPOCH_NS + now)
+        plan = self.planner.plan(EPOCH_NS + now)
         for work, _ in plan.dispatches:
             work.dispatched_ns = EPOCH_NS + now
         aborts: defaultdict[str, list[int]] = defaultdict(list)
@@ -327,12 +330,23 @@ class Tapewire:
 
     def wakes_at(self) -> int | None:
         """Return when the next work gets toxic."""
-        expiry = self._planner.next_expiry_ns()
+        expiry = self.planner.next_expiry_ns()
         return None if expiry is None else expiry - EPOCH_NS
 
     def queued(self) -> int:
         """Return how much waits in the planner."""
-        return self._planner.total_queued
+        return self.planner.total_queued
+
+
+def valve_of(profile: Profile) -> ValveSettings:
+    """Return the valve as an operator sets it who knows the engine's profile: its costs are the first step model."""
+    costs = profile.costs
+    return ValveSettings(
+        step_ms=costs.step * 1e3,
+        prefill_token_us=costs.prefill_token * 1e6,
+        decode_us=costs.decode * 1e6,
+        kv_token_ns=costs.kv_token * 1e9,
+    )
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
