@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from schemas.errors import ConfigError, ErrorKind, UnavailableError
 from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started
+from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import orphan_guard
 from workers.answers import json_answer, label_answer
@@ -29,7 +30,6 @@ from workers.engine import (
     Steps,
     WorkerState,
     monotonic_to_epoch_ns,
-    tokenizer_hash,
 )
 from workers.models import INSTALL, ModelFiles, resolve_model
 from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer

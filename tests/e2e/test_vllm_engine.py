@@ -34,9 +34,9 @@ from schemas.frames import (
     TokenizerWanted,
     pack_tokens,
 )
+from schemas.identity import tokenizer_hash
 from schemas.settings import LinkSettings, WorkerSettings
 from tests.workers.conftest import FakeScheduler, RunningWorker
-from workers.engine import tokenizer_hash
 from workers.prompts import load_templates, load_tokenizer
 
 pytestmark = [
