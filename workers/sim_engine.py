@@ -186,6 +186,8 @@ class SimEngine:
                 prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens,
                 shared_tokens=len(prompt.prefix),
+                deadline_ns=request.deadline_ns,
+                floor=request.floor,
             )
         )
         self._work.set()
@@ -207,11 +209,7 @@ class SimEngine:
             for sequence in step.admitted:
                 flight = self._flights[sequence.request_id]
                 flight.started_ns = flight.started_ns or started_ns
-            seconds = (
-                self._costs.step
-                + step.prefill_tokens * self._costs.prefill_token
-                + step.decode_tokens * self._costs.decode
-            )
+            seconds = self._costs.seconds(step)
             free_at = max(free_at, loop.time()) + seconds
             await asyncio.sleep(free_at - loop.time())
             self._deliver(self._core.apply(step))
