@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from schemas.errors import ErrorKind, TapewireError
-from schemas.frames import EngineInfo, Extractor, Failure, Limits, Request, Result, Started
+from schemas.frames import EngineInfo, Extractor, Failure, Limits, Request, Result, Started, StepPolicy
 
 
 class WorkerState(StrEnum):
@@ -131,6 +131,9 @@ class Engine(Protocol):
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Take work, most urgent first. Never blocks and never raises: a bad request becomes a failure."""
+
+    def set_policy(self, policy: StepPolicy) -> None:
+        """Split steps like this from the next request on; an engine that cannot do that ignores it."""
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Stop these requests and free what they hold. Nothing is reported for them once this returns."""

@@ -242,6 +242,8 @@ class Worker:
         match frame:
             case Requests():
                 if frame.session == self._session:
+                    if frame.policy is not None:
+                        self._engine.set_policy(frame.policy)
                     self._submit(frame.requests)
             case Abort():
                 if frame.session == self._session:
