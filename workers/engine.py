@@ -73,12 +73,16 @@ class EngineDescription:
     Args:
         extractors: one for each prompt that it has compiled.
         tokenizer_json: the ``tokenizer.json`` as bytes; its hash stands in ``info``.
+        step_gate: less urgent work is kept out of steps that an urgent request needs (see `workers.step_gate`).
+        steps_ahead: steps that are already decided when a request arrives.
     """
 
     info: EngineInfo
     limits: Limits
     extractors: list[Extractor]
     tokenizer_json: bytes
+    step_gate: bool = False
+    steps_ahead: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

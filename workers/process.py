@@ -313,6 +313,8 @@ class Worker:
             extractors=self._description.extractors,
             classes=self._classes,
             pid=os.getpid(),
+            step_gate=self._description.step_gate,
+            steps_ahead=self._description.steps_ahead,
         )
 
     # The end

@@ -120,6 +120,7 @@ class SimEngine:
             limits=self._limits,
             extractors=[prompt.extractor for prompt in self._prompts.values()],
             tokenizer_json=tokenizer_json,
+            step_gate=self._gated,
         )
 
     def submit(self, requests: Sequence[Request]) -> None:

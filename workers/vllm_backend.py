@@ -41,6 +41,7 @@ __all__ = [
     "limits",
     "object_params",
     "step_scheduler_on",
+    "steps_ahead",
     "tokens_input",
     "with_note",
 ]
@@ -163,6 +164,11 @@ def use_step_scheduler(config: Any) -> None:
 def step_scheduler_on(llm: Any) -> bool:
     """Return whether an engine runs with the step scheduler."""
     return isinstance(llm.vllm_config.scheduler_config.scheduler_cls, str)
+
+
+def steps_ahead(llm: Any) -> int:
+    """Return how many steps an engine has decided when a request arrives, beside the one that runs."""
+    return int(bool(llm.vllm_config.scheduler_config.async_scheduling))
 
 
 def with_note(params: Any, note: StepNote) -> Any:

@@ -117,6 +117,8 @@ class VllmEngine:
             limits=self._limits,
             extractors=[prompt.extractor for prompt in self._prompts.values()],
             tokenizer_json=tokenizer_json,
+            step_gate=self._backend.step_scheduler_on(self._llm),
+            steps_ahead=self._backend.steps_ahead(self._llm),
         )
 
     def submit(self, requests: Sequence[Request]) -> None:
