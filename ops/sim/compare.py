@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from ops.bench.figures import Figures, bulk_figures, flash_figures
 from ops.percentiles import NS_PER_MS, percentile
+from ops.sim.article import BATCHERS, batch_seconds, run_article
 from ops.sim.driver import Outcome, Simulation, Window
 from ops.sim.policies import POLICIES, Policy
 from ops.sim.profiles import Profile
 from ops.sim.scenarios import Scenario
 from ops.sim.traffic import CLASSES, FLASH, NS, Arrival
+from schemas.errors import ConfigError
 
 SLO_MS = CLASSES[FLASH].slo_ms
 ALONE = 40
 """Headlines of the isolated run."""
 ALONE_GAP_NS = NS
 """Time between them: each meets an idle engine."""
+LABEL = "tapewire-label"
+"""Tapewire as it answers headlines: with one label token, whatever the traffic says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +38,25 @@ class Run:
 
 
 def run_policy(scenario: Scenario, profile: Profile, policy: str, seed: int) -> Run:
-    """Run one policy on one seed's arrivals."""
+    """Run one policy on one seed's arrivals.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
     arrivals = scenario.arrivals(profile, seed)
-    outcome = simulate(scenario, profile, POLICIES[policy](), arrivals, seed)
-    isolated = isolated_p50_ms(profile, POLICIES[policy](), arrivals, seed)
+    if policy == LABEL:
+        policy = "tapewire"
+        arrivals = [a._replace(output_tokens=1) if a.class_index == FLASH else a for a in arrivals]
+    batcher = BATCHERS.get(policy) if scenario.name == "article" else None
+    if batcher is not None:
+        max_batch, token_budget = batcher
+        outcome = run_article(arrivals, scenario.window, max_batch=max_batch, token_budget=token_budget)
+        isolated: float | None = median(batch_seconds([a]) * 1000 for a in arrivals if a.class_index == FLASH)
+    else:
+        if policy not in POLICIES:
+            raise ConfigError("policies", f"no policy is named {policy!r}; there are {', '.join(POLICIES)}")
+        outcome = simulate(scenario, profile, POLICIES[policy](), arrivals, seed)
+        isolated = isolated_p50_ms(profile, POLICIES[policy](), arrivals, seed)
     extras = scenario.measure(outcome, profile) if scenario.measure else {}
     return Run(figures=figures_of(outcome, isolated), extras=extras)
 

@@ -241,12 +241,14 @@ class Simulation:
             content=dispatch.job.number,
         )
 
-    def _heard(self, worker: str, first: list[int], finished: list[int], report: StepReport | None) -> None:
+    def _heard(
+        self, worker: str, first: list[int], finished: list[int], report: StepReport | None, completed: int = 0
+    ) -> None:
         """Take what a worker said: first tokens, results and a step report."""
         for request_id in first:
             self._policy.started(worker, request_id)
         for request_id in finished:
-            job = self._policy.finished(worker, request_id, self.now)
+            job = self._policy.finished(worker, request_id, completed)
             if job is not None:
                 job.done_ns = self.now
                 self._over(job)
@@ -315,7 +317,11 @@ class Simulation:
         done = set(produced.finished)
         first = [i for i in produced.first if i not in done]
         if first or done or report is not None:
-            self._at(self.now + self._link_ns, lambda: self._heard(worker.name, first, produced.finished, report))
+            completed = self.now
+            self._at(
+                self.now + self._link_ns,
+                lambda: self._heard(worker.name, first, produced.finished, report, completed),
+            )
         self._begin(worker)
 
     def _report(self, worker: VirtualWorker) -> StepReport | None:

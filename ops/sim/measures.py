@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ops.percentiles import NS_PER_MS, percentile
+from ops.sim.article import answer_tokens_per_s
 from ops.sim.driver import Outcome
 from ops.sim.policies import Job
 from ops.sim.profiles import Profile
@@ -57,6 +59,18 @@ def overload(outcome: Outcome, profile: Profile) -> dict[str, float]:
         "lower_share": outcome.lower_tokens / outcome.all_tokens if outcome.all_tokens else 0.0,
         "lost": len(flash) - ended,
         "held_ratio": outcome.max_urgent / arrived_per_toxic,
+    }
+
+
+def answers(outcome: Outcome, profile: Profile) -> dict[str, float]:
+    """Return the founding article's own figures: over all requests, late ones, and tokens of the answers."""
+    flash = _flash(outcome)
+    latencies = sorted(job.latency_ns / NS_PER_MS for job in outcome.jobs if job.done_ns)
+    return {
+        "all_p50_ms": percentile(latencies, 50),
+        "all_p99_ms": percentile(latencies, 99),
+        "late": sum(1 for job in flash if not job.done_ns or job.latency_ns > SLO_NS),
+        "answer_tokens_per_s": answer_tokens_per_s(outcome),
     }
 
 

@@ -82,8 +82,8 @@ class Policy(Protocol):
     def started(self, worker: str, request_id: int) -> None:
         """A request has its first token."""
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
-        """A request has ended; returns its job, or None when it is not wanted any more."""
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
+        """A request was completed; returns its job, or None when it is not wanted any more."""
 
     def report(self, worker: str, report: StepReport) -> None:
         """A worker has told what it did."""
@@ -127,7 +127,7 @@ class SubmitAll:
     def started(self, worker: str, request_id: int) -> None:
         """Nothing depends on it."""
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
         """Forget a request."""
         return self._at[worker].pop(request_id, None)
 
@@ -186,7 +186,7 @@ class ArticleBatcher:
     def started(self, worker: str, request_id: int) -> None:
         """Nothing depends on it."""
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
         """Forget a request."""
         return self._at[worker].pop(request_id, None)
 
@@ -254,13 +254,17 @@ class Tapewire:
         self.gated = gated
         self._classes = classes
         self._jobs: dict[int, Job] = {}
-        self._planner: Planner | None = None
+        self._made: Planner | None = None
 
     @property
     def planner(self) -> Planner:
-        """The planner, for a look at its model and valve."""
-        assert self._planner is not None  # noqa: S101 - the driver adds workers before anything else
+        """The planner, for a look at its model and valve; there is one as soon as there is a worker."""
         return self._planner
+
+    @property
+    def _planner(self) -> Planner:
+        assert self._made is not None  # noqa: S101 - the driver adds its workers first
+        return self._made
 
     def limits(self, profile: Profile) -> Limits:
         """Return what a worker of Tapewire is started with."""
@@ -268,8 +272,8 @@ class Tapewire:
 
     def add_worker(self, name: str, profile: Profile, classes: Iterable[str]) -> None:
         """Give the planner a worker."""
-        if self._planner is None:
-            self._planner = Planner(self._classes, valve_of(profile))
+        if self._made is None:
+            self._made = Planner(self._classes, valve_settings(profile))
         budget = WorkerBudget(self.limits(profile), profile.wraps(), ReserveSettings(), gated=self.gated)
         self._planner.add_worker(name, budget, classes, gated=self.gated, steps_ahead=profile.run_ahead)
 
@@ -279,7 +283,7 @@ class Tapewire:
         service_class = self._classes[arrival.class_index]
         event = EPOCH_NS + arrival.at_ns
         self._jobs[job.number] = job
-        self.planner.add(
+        self._planner.add(
             Work(
                 origin=Origin("sim", 0, job.number, 1),
                 event_id="",
@@ -299,25 +303,25 @@ class Tapewire:
 
     def started(self, worker: str, request_id: int) -> None:
         """Pass it on."""
-        self.planner.prefilled(worker, request_id)
+        self._planner.prefilled(worker, request_id)
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
         """Pass it on."""
-        work = self.planner.finish(worker, request_id, EPOCH_NS + now)
+        work = self._planner.finish(worker, request_id, EPOCH_NS + completed)
         return None if work is None else self._jobs.pop(work.origin.offset)
 
     def report(self, worker: str, report: StepReport) -> None:
         """Pass it on."""
-        self.planner.observe_steps(worker, report)
+        self._planner.observe_steps(worker, report)
 
     def orders(self, now: int) -> Orders:
         """Ask the planner."""
-        plan = self.planner.plan(EPOCH_NS + now)
-        for work, _ in plan.dispatches:
-            work.dispatched_ns = EPOCH_NS + now
+        plan = self._planner.plan(EPOCH_NS + now)
         aborts: defaultdict[str, list[int]] = defaultdict(list)
         for worker, request_id in plan.aborts:
             aborts[worker].append(request_id)
+        for work, _ in plan.dispatches:
+            work.dispatched_ns = EPOCH_NS + now
         return Orders(
             dispatches=[
                 Dispatch(self._jobs[w.origin.offset], worker, w.request_id, w.class_index, w.floor)
@@ -330,20 +334,20 @@ class Tapewire:
 
     def wakes_at(self) -> int | None:
         """Return when the next work gets toxic."""
-        expiry = self.planner.next_expiry_ns()
+        expiry = self._planner.next_expiry_ns()
         return None if expiry is None else expiry - EPOCH_NS
 
     def queued(self) -> int:
         """Return how much waits in the planner."""
-        return self.planner.total_queued
+        return self._planner.total_queued
 
 
-def valve_of(profile: Profile) -> ValveSettings:
-    """Return the valve as an operator sets it who knows the engine's profile: its costs are the first step model."""
+def valve_settings(profile: Profile) -> ValveSettings:
+    """Return the valve's settings with the profile's costs as what is believed before the first report."""
     costs = profile.costs
     return ValveSettings(
-        step_ms=costs.step * 1e3,
-        prefill_token_us=costs.prefill_token * 1e6,
+        step_ms=max(costs.step * 1e3, 0.01),
+        prefill_token_us=max(costs.prefill_token * 1e6, 0.01),
         decode_us=costs.decode * 1e6,
         kv_token_ns=costs.kv_token * 1e9,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from ops.sim import measures
+from ops.sim import article, measures
 from ops.sim.driver import Outcome, Window
 from ops.sim.profiles import Profile
 from ops.sim.traffic import BULK, FILING_TOKENS, FLASH, HEADLINE_TOKENS, NS, Arrival, filing, headline, poisson
@@ -135,6 +135,7 @@ def _cpu(rng: random.Random, profile: Profile) -> list[Arrival]:
     ]
 
 
+ARTICLE_WINDOW = Window(begin=0, end=2, cap=300, until_done=True)
 MIXED = Window(begin=15, end=75, cap=240)
 BURST = 500
 BURST_AT = 20 * NS
@@ -197,6 +198,15 @@ SCENARIOS: dict[str, Scenario] = {
             profile="h100-8b",
             window=FLOOD_WINDOW,
             traffic=_bulk_flood,
+        ),
+        Scenario(
+            name="article",
+            about="the founding article's hundred requests, in its own engine model and in one cut into steps",
+            profile="article",
+            window=ARTICLE_WINDOW,
+            traffic=lambda rng, _: article.traffic(rng),
+            policies=("article-naive", "article", "fcfs", "engine-priority", "tapewire", "tapewire-label"),
+            measure=measures.answers,
         ),
         Scenario(
             name="cpu",
