@@ -21,6 +21,7 @@ from aiokafka.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
 )
 
 from scheduler.errors import OffsetsLostError
@@ -83,7 +84,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         """Join the group.
 
         Raises:
-            UnavailableError: Kafka does not answer.
+            UnavailableError: Kafka does not answer, or the topic does not exist.
         """
         self._client = AIOKafkaConsumer(
             **self._kafka.client_options(),
@@ -102,6 +103,11 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         self._client.subscribe([self.topic], listener=self)
         try:
             await asyncio.wait_for(self._client.start(), 3 * self._kafka.connect_seconds)
+        except UnknownTopicOrPartitionError:
+            await self._client.stop()
+            raise UnavailableError(
+                f"topic {self.topic}", "kafka.topic_prefix", "it does not exist; run: tapewire topics create"
+            ) from None
         except (KafkaError, TimeoutError, OSError) as error:
             await self._client.stop()
             reason = str(error) or "no answer"
