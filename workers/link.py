@@ -79,7 +79,7 @@ class WorkerLink:
         # A host that vanishes sends no FIN: let ZeroMQ's own pings, answered by its I/O thread, find out.
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(self._settings.heartbeat_seconds * 2000))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(self._settings.dead_after_seconds * 1000))
-        secure_worker(cast("zmq.Socket[bytes]", socket), self._settings)
+        secure_worker(socket, self._settings)
         self._monitor: Any = socket.get_monitor_socket(_UP | _DOWN | _REFUSED)
 
     def connect(self) -> None:

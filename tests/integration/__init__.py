@@ -1,1 +1,1 @@
-"""Tests of several real parts together."""
+"""Tests that run several parts together on real services."""

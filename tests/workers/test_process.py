@@ -26,9 +26,10 @@ from schemas.frames import (
     WhoAreYou,
     encode_frame,
 )
+from schemas.identity import tokenizer_hash
 from schemas.settings import LinkSettings, WorkerSettings
 from tests.workers.conftest import BRIEF, INSTANT, PATIENCE, STUCK, FakeScheduler, RunningWorker, make_request
-from workers.engine import WorkerState, tokenizer_hash
+from workers.engine import WorkerState
 from workers.link import WorkerLink, worker_identity
 from workers.process import printable, serve
 
