@@ -37,7 +37,6 @@ from schemas.frames import (
 from schemas.identity import tokenizer_hash
 from schemas.settings import LinkSettings, WorkerSettings
 from tests.workers.conftest import FakeScheduler, RunningWorker
-from workers.engine import tokenizer_hash
 from workers.prompts import load_templates, load_tokenizer
 
 pytestmark = [
