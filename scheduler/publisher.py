@@ -35,7 +35,7 @@ gain nothing and hold more records back when one fails."""
 DEFAULT_MESSAGE_BYTES = 1_000_000
 """Kafka's default ``max.message.bytes`` less some framing: what we assume where a broker does not tell."""
 
-OutHeaders = list[tuple[str, bytes]]
+OutHeaders = list[tuple[str, bytes | None]]
 """aiokafka's record builder takes a list and nothing else."""
 
 Receipt = object
@@ -150,6 +150,7 @@ class Publisher:
         """Take a failure from a lane."""
         if self.failure is not None and not self.failure.done():
             self.failure.set_exception(PublishError(topic, f"{type(error).__name__}: {error}"))
+            self.failure.exception()  # noted: asyncio must not print a traceback when it comes after the stop
 
 
 class _Lane:
