@@ -39,6 +39,8 @@ MAX_DEATHS = 2
 MAX_UNCONFIRMED = 20_000
 """Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
 POLL_SECONDS = 0.02
+FETCH_SECONDS = 1.0
+"""How long a stop waits for the fetches in progress to come back."""
 FLUSH_SECONDS = 2.0
 """How long a stop waits for confirmations after the drain."""
 
@@ -128,12 +130,15 @@ class Scheduler:
             commits.cancel()
             for intake in self._intakes:
                 intake.stop_fetching()
+            # A fetch waits out a rebalance, and another member can hold that up for longer than we may take.
+            _, stuck = await asyncio.wait(tasks, timeout=FETCH_SECONDS)
+            for task in stuck:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             everything = {p for intake in self._intakes for p in self._ledger.partitions(intake.topic)}
             drained = await self.drained(everything, self._settings.drain_seconds)
             await self._publisher.flush(FLUSH_SECONDS)
-            for intake in self._intakes:
-                await intake.stop()
+            await asyncio.gather(*(intake.stop() for intake in self._intakes))
             log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
 
     async def _close(self) -> None:
