@@ -41,8 +41,11 @@ MAX_UNCONFIRMED = 20_000
 POLL_SECONDS = 0.02
 FETCH_SECONDS = 1.0
 """How long a stop waits for the fetches in progress to come back."""
-FLUSH_SECONDS = 2.0
-"""How long a stop waits for confirmations after the drain."""
+FLUSH_SECONDS = 0.5
+"""How long a stop waits for the last confirmations after the drain, which has waited for them before. With Kafka away
+the waits of a stop add up: the drain, this, the commits and the leaving must stay below ten seconds together."""
+STAMPS_SECONDS = 1.0
+"""How long a stop waits for Redis to take the last stamps."""
 
 
 async def serve(
@@ -145,8 +148,8 @@ class Scheduler:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._admission.close()
-        await self._publisher.stop(FLUSH_SECONDS)
-        await self._stamps.stop(FLUSH_SECONDS)
+        await self._publisher.stop()
+        await self._stamps.stop(STAMPS_SECONDS)
         self._link.close()
         self._metrics.stop()
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 
-from ops.embedded import EmbeddedRedis, free_port
+from ops.embedded import EmbeddedKafka, EmbeddedRedis, free_port
+from ops.topics import ensure_topics
 from scheduler.service import Scheduler
 from schemas.codec import decode_json
 from schemas.enums import Outcome, SignalKind, Stage
@@ -254,3 +255,18 @@ async def test_kafka_that_does_not_answer_is_named_at_start(redis_settings: Redi
     with pytest.raises(UnavailableError, match=r"kafka\.bootstrap"):
         async with asyncio.timeout(30):
             await scheduler.run(asyncio.Event())
+
+
+async def test_a_stop_while_kafka_is_away_is_bounded(topic_prefix: str, redis_settings: RedisSettings) -> None:
+    """With the broker gone, results unconfirmed and commits impossible, Ctrl-C still ends within ten seconds."""
+    with EmbeddedKafka(port=free_port()) as broker:
+        kafka = KafkaSettings(bootstrap=broker.bootstrap, topic_prefix=topic_prefix)
+        await ensure_topics(kafka)
+        drain_seconds = SchedulerSettings().drain_seconds
+        async with node(kafka, redis_settings, drain_seconds=drain_seconds, session_seconds=10.0) as one:
+            one.worker(sim_step_ms=300.0)
+            await publish(kafka, [news(str(n)) for n in range(20)])
+            await one.until(lambda: one.in_flight > 0)
+            broker.stop()
+            await one.until(lambda: one.scheduler._publisher.pending > 0)
+            await one.end(10.0)

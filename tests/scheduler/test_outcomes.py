@@ -67,7 +67,7 @@ async def _desk(kafka: KafkaSettings) -> AsyncIterator[_Desk]:
     try:
         yield desk
     finally:
-        await desk.publisher.stop(5)
+        await desk.publisher.stop()
 
 
 def _result(**probabilities: float) -> Result:

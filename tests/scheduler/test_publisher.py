@@ -29,7 +29,7 @@ async def _publisher(kafka: KafkaSettings) -> AsyncIterator[tuple[Publisher, lis
     try:
         yield publisher, receipts
     finally:
-        await publisher.stop(5.0)
+        await publisher.stop()
 
 
 async def test_a_record_arrives_as_it_was_given(kafka_settings: KafkaSettings) -> None:
@@ -129,7 +129,7 @@ async def test_an_unreachable_broker_is_named_at_start() -> None:
         await publisher.start()
     assert caught.value.setting == "kafka.bootstrap"
     assert settings.bootstrap in str(caught.value)
-    await publisher.stop(0)
+    await publisher.stop()
 
 
 async def test_what_cannot_be_published_is_heard_of(kafka_settings: KafkaSettings) -> None:
