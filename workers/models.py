@@ -220,6 +220,8 @@ def _wheel_file() -> Path:
 
 
 def _existing_directory(model: str) -> Path | None:
+    if not model:
+        return None  # An empty path would be the current folder.
     path = Path(model).expanduser()
     return path.resolve() if path.is_dir() else None
 

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from schemas.errors import ConfigError, ErrorKind, UnavailableError
 from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started
+from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import orphan_guard
 from workers.answers import json_answer, label_answer
@@ -29,7 +30,6 @@ from workers.engine import (
     Steps,
     WorkerState,
     monotonic_to_epoch_ns,
-    tokenizer_hash,
 )
 from workers.models import INSTALL, ModelFiles, resolve_model
 from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
@@ -38,6 +38,7 @@ NAME = "vllm"
 STOP_SECONDS = 2.0
 """How long vLLM's processes get to end before they are killed. Left alone they take 12 s on a busy CPU, which is more
 than a stop may take; by then nothing is in flight, and the kernel gives back what they hold."""
+GONE = "vLLM's engine process ended"
 WARM_UP_TEXT = "The company will hold its annual meeting of shareholders in May."
 MIN_TEXT_TOKENS = 64
 """A context that leaves less than this for the text beside the longest prompt is a mistake in the settings."""
@@ -184,7 +185,7 @@ class VllmEngine:
         self._warm = True
         # Ends only with the engine: vLLM's own task that receives outputs.
         if self._llm.output_handler is not None:
-            self._llm.output_handler.add_done_callback(lambda _task: self._died("its engine process is gone"))
+            self._llm.output_handler.add_done_callback(lambda _task: self._died())
 
     def _tokens(self, text: str) -> list[int]:
         tokenizer: Any = self._tokenizer
@@ -206,8 +207,7 @@ class VllmEngine:
                 retryable=True,
             )
             if isinstance(error, self._backend.EngineDeadError):
-                self._forget(request.request_id, task, report)
-                self._died(_first_line(error))
+                self._died()
                 return
         self._forget(request.request_id, task, report)
 
@@ -273,18 +273,15 @@ class VllmEngine:
             answer = json_answer(tokens, sampled, tokenizer, prompt.template.event_types)
         return answer, output.metrics, len(tokens)
 
-    def _died(self, reason: str) -> None:
+    def _died(self) -> None:
         """Fail what is in flight and say that the engine is gone, once."""
         if self._gone:
             return
         self._gone = True
         for request_id, task in list(self._flights.items()):
-            failure = Failure(
-                request_id=request_id, kind=ErrorKind.ENGINE_ERROR.value, message="the engine died", retryable=True
-            )
-            task.cancel()
+            failure = Failure(request_id=request_id, kind=ErrorKind.ENGINE_ERROR.value, message=GONE, retryable=True)
             self._forget(request_id, task, failure)
-        self._sink.on_died(reason)
+        self._sink.on_died(GONE)
 
 
 def prepare_environment() -> None:
