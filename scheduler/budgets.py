@@ -21,7 +21,7 @@ from schemas.settings import ReserveSettings
 URGENT_STEPS = 2
 """Engine steps that the most urgent class may fill ahead. With one, the engine would idle between its last result
 and our next dispatch; with more, a later headline with an earlier deadline could not overtake any more."""
-CHUNKS_AHEAD = 1.5
+CHUNKS_AHEAD = 4.0
 """With a step gate the engine itself keeps less urgent prefill within the valve, so somewhat more than one step's
 worth may lie ready there: a prefill that ends does not leave a gap until our next dispatch arrives."""
 

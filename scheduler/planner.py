@@ -234,7 +234,7 @@ class Planner:
         plan = Plan()
         self._expire(now_ns, plan)
         for worker in self._workers.values():
-            worker.read_valve(now_ns, self._urgent_waiting)
+            worker.begin_plan(now_ns, self._urgent_waiting)
         for class_index in range(URGENT + 1, len(self.classes)):
             self._plan_floor(class_index, plan)
         closed: set[str] = set()
@@ -287,8 +287,7 @@ class Planner:
             self._late[URGENT].push(work)
             return _Fate.PUT_ASIDE
         limit_ns = (work.toxic_ns or NEVER_NS) if work.late else work.deadline_ns
-        tightest_ns = worker.tightest_ns()
-        if tightest_ns is not None and finish_ns > min(tightest_ns, limit_ns):
+        if worker.delays(use) or (worker.budget.urgent_tokens and finish_ns > limit_ns):
             return _Fate.WAITS  # it would make others late, or itself be late behind them
         while not worker.budget.holds(use) and worker.budget.seqs:
             if not self._revoke(worker, plan):
@@ -299,7 +298,7 @@ class Planner:
         self._urgent_waiting -= work.token_count
         work.alone = worker.budget.urgent_tokens == 0
         self._dispatch(work, worker, use, plan)
-        worker.promise(work.request_id, limit_ns)
+        worker.promise(work.request_id, use, limit_ns - finish_ns)
         return _Fate.DISPATCHED
 
     def _soonest(self, work: Work, candidates: list[PoolWorker], now_ns: int) -> tuple[PoolWorker, Use, int]:

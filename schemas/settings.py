@@ -316,6 +316,8 @@ class WorkerSettings(Frozen):
         max_num_batched_tokens: tokens of one engine step.
         max_num_seqs: sequences that run at the same time.
         long_prefill_token_threshold: most prefill tokens of one request in one step.
+        step_scheduler: keep less urgent work out of engine steps that an urgent deadline needs; without it only the
+            scheduler's budgets do.
         gpu_memory_utilization: fraction of the accelerator's memory for weights and KV cache (GPU engine).
         kv_cache_gib: KV cache size in GiB (CPU engine).
         sim_step_ms: fixed cost of one simulated step, in milliseconds.
@@ -332,6 +334,7 @@ class WorkerSettings(Frozen):
     max_num_batched_tokens: Annotated[int, Field(ge=64)] = 2048
     max_num_seqs: Annotated[int, Field(ge=1)] = 128
     long_prefill_token_threshold: Annotated[int, Field(ge=16)] = 512
+    step_scheduler: bool = True
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     kv_cache_gib: Annotated[float, Field(gt=0)] = 1.0
     sim_step_ms: Annotated[float, Field(ge=0)] = 5.0
