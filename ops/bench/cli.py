@@ -79,3 +79,22 @@ def latency(
         missed |= bench.show(comparison, as_json=as_json, check=check)
     if missed:
         raise typer.Exit(1)
+
+
+@app.command()
+def planner(
+    *,
+    queued: Annotated[list[int] | None, typer.Option("--queued", min=100, help="Events queued; repeatable.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=1000, help="Workers that the planner chooses from.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """What one scheduling decision costs, with 1,000 and with 100,000 events queued."""
+    from rich.console import Console
+
+    from ops.bench import planner as bench
+
+    costs = bench.measure(sorted(queued or [1_000, 100_000]), workers)
+    if as_json:
+        sys.stdout.write(json.dumps(bench.as_dict(costs)) + "\n")
+    else:
+        bench.table(costs, Console())
