@@ -24,11 +24,13 @@ class Window:
         begin: arrivals and tokens before it are warm-up.
         end: likewise after it; arrivals end here.
         cap: the run ends here at the latest, though urgent work may still be waiting.
+        until_done: the run goes on until all work is done, and all of it counts.
     """
 
     begin: float
     end: float
     cap: float
+    until_done: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +55,7 @@ class Outcome:
         all_tokens: likewise of every class, recomputation included.
         committed_ns: per urgent arrival, when the steps ended that no policy could change any more.
         max_queued: most jobs that the policy itself held.
+        max_urgent: most urgent jobs that had arrived and not ended.
         ended_ns: when the run ended.
     """
 
@@ -62,6 +65,7 @@ class Outcome:
     all_tokens: int = 0
     committed_ns: dict[int, int] = field(default_factory=dict)
     max_queued: int = 0
+    max_urgent: int = 0
     ended_ns: int = 0
     steps: int = 0
     preempted: int = 0
@@ -111,6 +115,8 @@ class Simulation:
         self._window = window
         self._outcome = Outcome(jobs=[Job(n, a) for n, a in enumerate(arrivals)], window=window)
         self._urgent_left = sum(1 for a in arrivals if a.class_index == FLASH)
+        self._urgent_here = 0
+        self._left = len(arrivals)
         self._next_job = 0
         self._finished_tokens = 0
         self._reports_due: set[str] = set()
@@ -136,24 +142,25 @@ class Simulation:
     def run(self) -> Outcome:
         """Run to the end: arrivals are over and no urgent work is left, or the cap is reached."""
         outcome = self._outcome
-        begin, end, cap = (int(s * NS) for s in (self._window.begin, self._window.end, self._window.cap))
+        window = self._window
+        begin, end, cap = (int(s * NS) for s in (window.begin, window.end, window.cap))
         lower_before = all_before = 0
-        marks = [(begin, False), (end, True)]
+        marks = [(begin, False), (cap if window.until_done else end, True)]
         self._arrive_next()
         while self._heap:
             at = self._heap[0][0]
             while marks and at >= marks[0][0]:
                 if marks.pop(0)[1]:
-                    outcome.lower_tokens = self._lower_tokens() - lower_before
+                    outcome.lower_tokens = max(0, self._lower_tokens() - lower_before)
                     outcome.all_tokens = self._all_tokens() - all_before
                 else:
                     lower_before, all_before = self._lower_tokens(), self._all_tokens()
-            if at > cap or (at > end and not self._urgent_left):
+            if at > cap or (at > end and not (self._left if window.until_done else self._urgent_left)):
                 break
             self.now = at
             heapq.heappop(self._heap)[2]()
-        if marks and marks[-1][1] and len(marks) == 1:  # everything was done before the window ended
-            outcome.lower_tokens = self._lower_tokens() - lower_before
+        if len(marks) == 1:  # the run was over before the window
+            outcome.lower_tokens = max(0, self._lower_tokens() - lower_before)
             outcome.all_tokens = self._all_tokens() - all_before
         outcome.ended_ns = self.now
         outcome.steps = sum(w.totals.steps for w in self._workers.values())
@@ -178,8 +185,10 @@ class Simulation:
             job = jobs[self._next_job]
             self._next_job += 1
             if job.arrival.class_index == FLASH:
+                self._urgent_here += 1
                 self._outcome.committed_ns[job.number] = self._committed_ns()
             self._policy.arrive(job, self.now)
+        self._outcome.max_urgent = max(self._outcome.max_urgent, self._urgent_here)
         self._arrive_next()
         self._plan_soon()
 
@@ -198,7 +207,7 @@ class Simulation:
         orders = self._policy.orders(self.now)
         for job in orders.expired:
             job.expired_ns = self.now
-            self._urgent_left -= job.arrival.class_index == FLASH
+            self._over(job)
         batches: dict[str, list[Dispatch]] = {}
         for dispatch in orders.dispatches:
             dispatch.job.runs += 1
@@ -232,18 +241,26 @@ class Simulation:
             content=dispatch.job.number,
         )
 
-    def _heard(self, worker: str, first: list[int], finished: list[int], report: StepReport | None) -> None:
+    def _heard(
+        self, worker: str, first: list[int], finished: list[int], report: StepReport | None, completed: int = 0
+    ) -> None:
         """Take what a worker said: first tokens, results and a step report."""
         for request_id in first:
             self._policy.started(worker, request_id)
         for request_id in finished:
-            job = self._policy.finished(worker, request_id, self.now)
+            job = self._policy.finished(worker, request_id, completed)
             if job is not None:
                 job.done_ns = self.now
-                self._urgent_left -= job.arrival.class_index == FLASH
+                self._over(job)
         if report is not None:
             self._policy.report(worker, report)
         self._plan_soon()
+
+    def _over(self, job: Job) -> None:
+        self._left -= 1
+        if job.arrival.class_index == FLASH:
+            self._urgent_left -= 1
+            self._urgent_here -= 1
 
     # The workers' side
 
@@ -300,7 +317,11 @@ class Simulation:
         done = set(produced.finished)
         first = [i for i in produced.first if i not in done]
         if first or done or report is not None:
-            self._at(self.now + self._link_ns, lambda: self._heard(worker.name, first, produced.finished, report))
+            completed = self.now
+            self._at(
+                self.now + self._link_ns,
+                lambda: self._heard(worker.name, first, produced.finished, report, completed),
+            )
         self._begin(worker)
 
     def _report(self, worker: VirtualWorker) -> StepReport | None:

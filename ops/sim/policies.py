@@ -13,7 +13,7 @@ from scheduler.budgets import WorkerBudget
 from scheduler.planner import Planner
 from scheduler.work import Origin, Work
 from schemas.frames import Limits, StepPolicy, StepReport
-from schemas.settings import ClassSettings, ReserveSettings
+from schemas.settings import ClassSettings, ReserveSettings, ValveSettings
 
 EPOCH_NS = 1_800_000_000_000_000_000
 """Simulated time zero; planners expect nanoseconds since the epoch."""
@@ -82,8 +82,8 @@ class Policy(Protocol):
     def started(self, worker: str, request_id: int) -> None:
         """A request has its first token."""
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
-        """A request has ended; returns its job, or None when it is not wanted any more."""
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
+        """A request was completed; returns its job, or None when it is not wanted any more."""
 
     def report(self, worker: str, report: StepReport) -> None:
         """A worker has told what it did."""
@@ -127,7 +127,7 @@ class SubmitAll:
     def started(self, worker: str, request_id: int) -> None:
         """Nothing depends on it."""
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
         """Forget a request."""
         return self._at[worker].pop(request_id, None)
 
@@ -186,7 +186,7 @@ class ArticleBatcher:
     def started(self, worker: str, request_id: int) -> None:
         """Nothing depends on it."""
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
         """Forget a request."""
         return self._at[worker].pop(request_id, None)
 
@@ -252,14 +252,19 @@ class Tapewire:
 
     def __init__(self, *, gated: bool, classes: tuple[ClassSettings, ...] = CLASSES) -> None:
         self.gated = gated
-        self._planner = Planner(classes)
         self._classes = classes
         self._jobs: dict[int, Job] = {}
+        self._made: Planner | None = None
 
     @property
     def planner(self) -> Planner:
-        """The planner, for a look at its model and valve."""
+        """The planner, for a look at its model and valve; there is one as soon as there is a worker."""
         return self._planner
+
+    @property
+    def _planner(self) -> Planner:
+        assert self._made is not None  # noqa: S101 - the driver adds its workers first
+        return self._made
 
     def limits(self, profile: Profile) -> Limits:
         """Return what a worker of Tapewire is started with."""
@@ -267,8 +272,10 @@ class Tapewire:
 
     def add_worker(self, name: str, profile: Profile, classes: Iterable[str]) -> None:
         """Give the planner a worker."""
-        budget = WorkerBudget(self.limits(profile), profile.wraps(), ReserveSettings())
-        self._planner.add_worker(name, budget, classes)
+        if self._made is None:
+            self._made = Planner(self._classes, valve_settings(profile))
+        budget = WorkerBudget(self.limits(profile), profile.wraps(), ReserveSettings(), gated=self.gated)
+        self._planner.add_worker(name, budget, classes, gated=self.gated, steps_ahead=profile.run_ahead)
 
     def arrive(self, job: Job, now: int) -> None:
         """Queue a job as the scheduler queues an event."""
@@ -298,16 +305,14 @@ class Tapewire:
         """Pass it on."""
         self._planner.prefilled(worker, request_id)
 
-    def finished(self, worker: str, request_id: int, now: int) -> Job | None:
+    def finished(self, worker: str, request_id: int, completed: int) -> Job | None:
         """Pass it on."""
-        work = self._planner.finish(worker, request_id)
+        work = self._planner.finish(worker, request_id, EPOCH_NS + completed)
         return None if work is None else self._jobs.pop(work.origin.offset)
 
     def report(self, worker: str, report: StepReport) -> None:
         """Pass it on."""
-        observe = getattr(self._planner, "observe_steps", None)
-        if observe is not None:
-            observe(worker, report)
+        self._planner.observe_steps(worker, report)
 
     def orders(self, now: int) -> Orders:
         """Ask the planner."""
@@ -315,13 +320,15 @@ class Tapewire:
         aborts: defaultdict[str, list[int]] = defaultdict(list)
         for worker, request_id in plan.aborts:
             aborts[worker].append(request_id)
+        for work, _ in plan.dispatches:
+            work.dispatched_ns = EPOCH_NS + now
         return Orders(
             dispatches=[
-                Dispatch(self._jobs[w.origin.offset], worker, w.request_id, w.class_index, getattr(w, "floor", False))
+                Dispatch(self._jobs[w.origin.offset], worker, w.request_id, w.class_index, w.floor)
                 for w, worker in plan.dispatches
             ],
             aborts=dict(aborts),
-            policies=getattr(plan, "policies", {}),
+            policies=plan.policies,
             expired=[self._jobs.pop(work.origin.offset) for work in plan.expired],
         )
 
@@ -333,6 +340,17 @@ class Tapewire:
     def queued(self) -> int:
         """Return how much waits in the planner."""
         return self._planner.total_queued
+
+
+def valve_settings(profile: Profile) -> ValveSettings:
+    """Return the valve's settings with the profile's costs as what is believed before the first report."""
+    costs = profile.costs
+    return ValveSettings(
+        step_ms=max(costs.step * 1e3, 0.01),
+        prefill_token_us=max(costs.prefill_token * 1e6, 0.01),
+        decode_us=costs.decode * 1e6,
+        kv_token_ns=costs.kv_token * 1e9,
+    )
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -51,8 +51,8 @@ class Overrides(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
 class ExtractorFigures(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """See `schemas.frames.Extractor`."""
 
-    prompt_tokens: Count
-    shared_prefix_tokens: int
+    prompt_tokens: Annotated[int, Meta(ge=0)]
+    shared_prefix_tokens: Annotated[int, Meta(ge=0)]
     max_new_tokens: Count
 
 
