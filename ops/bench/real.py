@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ops.bench.figures import Figures, bulk_figures, flash_figures
+from ops.percentiles import NS_PER_MS, percentile
+from ops.sim.compare import Run
 from ops.sim.driver import Outcome, Step, Window
-from ops.sim.policies import Dispatch, Job, Policy
-from ops.sim.profiles import Profile
-from ops.sim.traffic import FLASH, NS, Arrival
-from schemas.errors import UnavailableError
+from ops.sim.policies import POLICIES, Dispatch, Job, Policy, SubmitAll, Tapewire
+from ops.sim.profiles import Profile, load_profile
+from ops.sim.scenarios import Scenario
+from ops.sim.traffic import BULK, FLASH, NS, Arrival
+from schemas.errors import ConfigError, UnavailableError
 from schemas.frames import Limits, Request, StepPolicy, StepReport
 from schemas.settings import ClassSettings, WorkerSettings
 from workers.engine import OnState, Steps, WorkerState
@@ -24,9 +29,26 @@ from workers.vllm_engine import prepare_environment
 WORKER = "real"
 FIRST_TOKEN_ID, LAST_TOKEN_ID = 1_000, 40_000
 """Prompts are random tokens from this range: what a model makes of them does not change what they cost."""
-WARM_UP = ((700, 2), (130, 1), (700, 2), (130, 1))
-"""Prompt and output tokens of the requests before the measurement; the first of each size compiles kernels."""
+ALONE = 20
+"""Headlines of the isolated run."""
+CLASSES = (
+    ClassSettings(name="flash", slo_ms=400, extractor="headline"),
+    ClassSettings(name="standard", slo_ms=5_000, extractor="headline"),
+    ClassSettings(name="bulk", slo_ms=60_000, extractor="filing"),
+)
+"""Service classes for two CPU cores, where a headline takes 0.1 s when it is alone: what 150 ms are on a GPU. No toxic
+age, so that no policy looks better by giving up what is late."""
+PATIENCE = 300.0
+"""Seconds after which a run is given up."""
+KV_CACHE_GIB = 3.0
+"""Room for all filings of the benchmark at once, so that nobody is slowed down by preemption."""
 STOP_SECONDS = 2.0
+BY_PRIORITY = ("engine-priority", "tapewire", "tapewire-no-gate")
+"""Policies whose engine orders what waits by priority; the others leave vLLM's order of arrival."""
+
+
+SERIAL = itertools.count()
+"""Makes vLLM's request ids unique over all runs of a process."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -60,6 +82,92 @@ class RealEngine:
         self.llm.shutdown = lambda *_args, **_kwargs: None
 
 
+def run_policies(
+    scenario: Scenario, policies: Sequence[str], seeds: int, say: Callable[[str], None]
+) -> dict[str, list[Run]]:
+    """Run every policy on the same arrivals, each in a vLLM started the way it wants it.
+
+    Raises:
+        ConfigError: a policy that there is not.
+        UnavailableError: vLLM is not installed, or the step scheduler does not work with this one.
+    """
+    profile = load_profile(scenario.profile)
+    runs: dict[str, list[Run]] = {}
+    for name in policies:
+        runs[name] = asyncio.run(_run_seeds(scenario, profile, name, seeds, say))
+    return runs
+
+
+async def _run_seeds(
+    scenario: Scenario, profile: Profile, name: str, seeds: int, say: Callable[[str], None]
+) -> list[Run]:
+    first = make_policy(name)
+    order = "priority" if name in BY_PRIORITY else "fcfs"
+    say(f"starting vLLM for {name}")
+    engine = await start_engine(
+        "smollm2", first.limits(profile), order=order, gated=first.gated, on_state=lambda _state, detail: say(detail)
+    )
+    runs: list[Run] = []
+    try:
+        await warm_up(engine, profile)
+        for seed in range(seeds):
+            arrivals = scenario.arrivals(profile, seed)
+            say(f"{scenario.name}: {name}, seed {seed}, alone")
+            alone = await RealRun(
+                engine=engine, profile=profile, policy=make_policy(name), arrivals=_alone(arrivals)
+            ).run()
+            say(f"{scenario.name}: {name}, seed {seed}")
+            outcome = await RealRun(engine=engine, profile=profile, policy=make_policy(name), arrivals=arrivals).run()
+            runs.append(Run(figures=real_figures(outcome, alone)))
+    finally:
+        await engine.stop()
+    return runs
+
+
+def make_policy(name: str) -> Policy:
+    """Return a fresh policy for this machine's service classes.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    if name not in POLICIES:
+        raise ConfigError("policies", f"no policy is named {name!r}; there are {', '.join(POLICIES)}")
+    if name in ("tapewire", "tapewire-no-gate"):
+        return Tapewire(gated=name == "tapewire", classes=CLASSES)
+    return POLICIES[name]()
+
+
+def _alone(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """Return the first headlines, one per second."""
+    headlines = [arrival for arrival in arrivals if arrival.class_index == FLASH][:ALONE]
+    return [arrival._replace(at_ns=number * NS) for number, arrival in enumerate(headlines)]
+
+
+async def warm_up(engine: RealEngine, profile: Profile) -> None:
+    """Run some of everything: kernels are compiled and shared prefixes cached before anything is measured."""
+    some = [Arrival(0, class_index, tokens, 2) for class_index in (BULK, FLASH) for tokens in (32, 700, 120)]
+    await RealRun(engine=engine, profile=profile, policy=SubmitAll(priorities=False), arrivals=some * 2).run()
+
+
+def real_figures(outcome: Outcome, alone: Outcome) -> Figures:
+    """Take the figures from a run and from one with the headlines alone."""
+    seconds = outcome.window.end
+    return Figures(
+        flash=flash_figures(
+            _latencies(outcome, lower=False),
+            CLASSES[FLASH].slo_ms,
+            expired=sum(1 for job in outcome.jobs if job.expired_ns),
+            waiting_ms=[],
+        ),
+        bulk=bulk_figures(_latencies(outcome, lower=True), outcome.lower_tokens / seconds if seconds else 0.0),
+        isolated_p50_ms=percentile(sorted(_latencies(alone, lower=False)), 50),
+    )
+
+
+def _latencies(outcome: Outcome, *, lower: bool) -> list[float]:
+    return [job.latency_ns / NS_PER_MS for job in outcome.jobs if job.done_ns and _lower(job) is lower]
+
+
 async def start_engine(model: str, limits: Limits, *, order: str, gated: bool, on_state: OnState) -> RealEngine:
     """Start vLLM and run a few requests, so that nothing is compiled while it is measured.
 
@@ -81,7 +189,7 @@ async def start_engine(model: str, limits: Limits, *, order: str, gated: bool, o
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_num_seqs=limits.max_num_seqs,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
-        kv_cache_gib=3.0,
+        kv_cache_gib=KV_CACHE_GIB,
         step_scheduler=gated,
     )
     files = await resolve_model(model, on_state)
@@ -107,12 +215,7 @@ async def start_engine(model: str, limits: Limits, *, order: str, gated: bool, o
     on = backend.step_scheduler_on(llm)
     if gated and not on:
         raise UnavailableError("vLLM", "--engine vllm", "the step scheduler does not work with it; see the log")
-    engine = RealEngine(llm=llm, backend=backend, limits=backend.limits(llm, settings), gated=on, sinks=sinks)
-    for number, (prompt_tokens, output_tokens) in enumerate(WARM_UP):
-        params = _params(output_tokens)
-        async for _ in engine.generate(f"warm-up-{number}", _prompt(-number, prompt_tokens), params, 0):
-            pass
-    return engine
+    return RealEngine(llm=llm, backend=backend, limits=backend.limits(llm, settings), gated=on, sinks=sinks)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -126,16 +229,12 @@ class RealRun:
         profile: what the policy is told about the engine.
         policy: fresh, without workers.
         arrivals: in order of time.
-        classes: service classes of the traffic, most urgent first.
-        seconds: headlines stop at this time in any case.
     """
 
     engine: RealEngine
     profile: Profile
     policy: Policy
     arrivals: Sequence[Arrival]
-    classes: tuple[ClassSettings, ...]
-    seconds: float
     _began_ns: int = 0
     _began_epoch_ns: int = 0
     _jobs: list[Job] = field(default_factory=list)
@@ -158,7 +257,7 @@ class RealRun:
         feeder = asyncio.create_task(self._feed())
         try:
             while self._left[0] or self._left[1] or not feeder.done():
-                await self._changed.wait()
+                await asyncio.wait_for(self._changed.wait(), PATIENCE)
                 self._changed.clear()
                 if self._failed is not None:
                     raise self._failed
@@ -182,12 +281,19 @@ class RealRun:
     def _outcome(self) -> Outcome:
         ended = self._now()
         end = (self._lower_end_ns or ended) / NS
-        window = Window(begin=0.0, end=end, cap=ended / NS)
-        tokens = [job.arrival.text_tokens + job.arrival.output_tokens for job in self._jobs if job.done_ns]
-        lower = [t for t, job in zip(tokens, (j for j in self._jobs if j.done_ns), strict=True) if _lower(job)]
-        outcome = Outcome(jobs=self._jobs, window=window, lower_tokens=sum(lower), all_tokens=sum(tokens))
+        window = Window(begin=0.0, end=end, cap=ended / NS, until_done=True)
+        done = [(_lower(job), self._own_tokens(job)) for job in self._jobs if job.done_ns]
+        lower_tokens = sum(tokens for lower, tokens in done if lower)
+        all_tokens = sum(tokens for _, tokens in done)
+        outcome = Outcome(jobs=self._jobs, window=window, lower_tokens=lower_tokens, all_tokens=all_tokens)
         outcome.ended_ns, outcome.steps, outcome.trace = ended, len(self._trace), self._trace
         return outcome
+
+    def _own_tokens(self, job: Job) -> int:
+        """Return a request's tokens without the prefix that all of them share, as in a simulated run."""
+        wrap = self.profile.extractors[CLASSES[job.arrival.class_index].extractor]
+        own = wrap.prompt_tokens - wrap.shared_prefix_tokens
+        return own + job.arrival.text_tokens + job.arrival.output_tokens
 
     def _now(self) -> int:
         return time.monotonic_ns() - self._began_ns
@@ -198,8 +304,6 @@ class RealRun:
         """Let everything arrive at its time, whatever the engine is doing (open loop)."""
         try:
             for arrival in self.arrivals:
-                if arrival.class_index == FLASH and arrival.at_ns > self.seconds * NS:
-                    break
                 wait = arrival.at_ns - self._now()
                 if wait > 0:
                     await asyncio.sleep(wait / NS)
@@ -250,9 +354,11 @@ class RealRun:
         job, request = dispatch.job, self._request(dispatch)
         params = _params(job.arrival.output_tokens)
         if self.engine.gated:
-            params = self.engine.backend.with_note(params, note_for(request, 0, self._step_policy))
-        key = f"{job.number}-{dispatch.request_id}"
-        ids = _prompt(job.number, job.arrival.text_tokens)
+            block = self.engine.limits.block_size
+            cached = self.profile.extractors[request.extractor].shared_prefix_tokens // block * block
+            params = self.engine.backend.with_note(params, note_for(request, cached, self._step_policy))
+        key = f"{job.number}-{dispatch.request_id}-{next(SERIAL)}"
+        ids = _prompt(self.profile, job)
         try:
             async for _ in self.engine.generate(key, ids, params, engine_priority(request)):
                 if not job.first_ns:
@@ -273,7 +379,7 @@ class RealRun:
 
     def _request(self, dispatch: Dispatch) -> Request:
         arrival = dispatch.job.arrival
-        service_class = self.classes[arrival.class_index]
+        service_class = CLASSES[arrival.class_index]
         return Request(
             request_id=dispatch.request_id,
             text_tokens=b"",
@@ -330,6 +436,13 @@ def _params(output_tokens: int) -> Any:
     )
 
 
-def _prompt(number: int, tokens: int) -> list[int]:
-    rng = random.Random(number)  # noqa: S311 - arbitrary text, the same in every run
-    return [rng.randint(FIRST_TOKEN_ID, LAST_TOKEN_ID) for _ in range(tokens)]
+def _prompt(profile: Profile, job: Job) -> list[int]:
+    """Return a prompt: the extractor's shared prefix, then tokens of its own."""
+    name = CLASSES[job.arrival.class_index].extractor
+    wrap = profile.extractors[name]
+    shared, own = random.Random(name), random.Random(job.number)  # noqa: S311 - arbitrary text, the same in every run
+    own_tokens = wrap.prompt_tokens - wrap.shared_prefix_tokens + job.arrival.text_tokens
+    return [
+        *(shared.randint(FIRST_TOKEN_ID, LAST_TOKEN_ID) for _ in range(wrap.shared_prefix_tokens)),
+        *(own.randint(FIRST_TOKEN_ID, LAST_TOKEN_ID) for _ in range(own_tokens)),
+    ]
