@@ -87,7 +87,7 @@ class WorkerRegistry:
                 steps=member.steps,
                 kv_usage=member.kv_usage,
             )
-            for worker_id, member in self._members.items()
+            for worker_id, member in list(self._members.items())  # the metrics thread reads it too
         ]
 
     # LinkEvents
