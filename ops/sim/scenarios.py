@@ -128,10 +128,10 @@ def _bulk_flood(rng: random.Random, profile: Profile) -> list[Arrival]:
 
 
 def _cpu(rng: random.Random, profile: Profile) -> list[Arrival]:
-    """The real benchmark's traffic: two dozen filings at once, headlines of about 130 tokens, prompt included."""
+    """The real benchmark's traffic: two dozen filings at once, headlines that compute about 130 tokens."""
     return [
         *(Arrival(0, BULK, rng.randint(*CPU_FILING_TOKENS), 64) for _ in range(24)),
-        *(Arrival(at, FLASH, rng.randint(20, 40), 1) for at in poisson(rng, 1.2, 0.5, CPU_WINDOW.end)),
+        *(Arrival(at, FLASH, rng.randint(*CPU_HEADLINE_TOKENS), 1) for at in poisson(rng, 1.2, 0.5, CPU_WINDOW.end)),
     ]
 
 
@@ -147,7 +147,8 @@ LONG_WINDOW = Window(begin=0, end=12, cap=60)
 OVERLOAD = 1.1
 OVERLOAD_WINDOW = Window(begin=10, end=70, cap=240)
 FLOOD_WINDOW = Window(begin=5, end=65, cap=125)
-CPU_FILING_TOKENS = (512, 2048)
+CPU_FILING_TOKENS = (576, 2112)
+CPU_HEADLINE_TOKENS = (112, 132)
 CPU_WINDOW = Window(begin=0, end=22, cap=300, until_done=True)
 
 SCENARIOS: dict[str, Scenario] = {
