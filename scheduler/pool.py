@@ -51,6 +51,8 @@ class PoolWorker:
 
     def delays(self, use: Use) -> bool:
         """Return whether urgent requests that are here would miss their time if this one joined their step."""
+        if self.gated:
+            return False  # the gate would keep it for the next one
         slacks = self._slacks
         while slacks and slacks[0][1] not in self.in_flight:
             heapq.heappop(slacks)
@@ -96,23 +98,33 @@ class PoolWorker:
             urgent_tokens: urgent prompt tokens that wait for a worker.
         """
         budget, costs = self.budget, self.model.costs
-        waiting = urgent_tokens + budget.urgent_tokens
         decodes, kv = budget.lower_decodes, budget.kv_tokens
+        before = min(budget.lower_prefill, budget.lower_step_tokens)
+        waiting = min(urgent_tokens + budget.urgent_tokens, budget.limits.max_num_batched_tokens)
         budget.lower_step_tokens = self.valve.read(now_ns, costs, waiting, decodes, kv)
-        carried = min(budget.lower_prefill, budget.lower_step_tokens)
-        self._step_seconds = costs.seconds(0 if self.gated else carried, decodes, kv)
-        # The step that runs may have only begun, and those decided ahead come before ours.
-        in_the_way = 1 + self.steps_ahead if self.in_flight else 0
-        self._wait_seconds = in_the_way * costs.seconds(carried, decodes, kv)
+        if self.gated:
+            # The engine itself keeps out of a step what would make it late, at the moment when its start is known:
+            # better to let it choose from a little too much than to leave it with too little.
+            self._wait_seconds = 0.0
+            self._step_seconds = costs.seconds(0)
+        else:
+            carried = min(budget.lower_prefill, budget.lower_step_tokens)
+            self._step_seconds = costs.seconds(carried, decodes, kv)
+            # The step that runs may have only begun, and those decided ahead come before ours.
+            in_the_way = 1 + self.steps_ahead if self.in_flight else 0
+            self._wait_seconds = in_the_way * costs.seconds(before, decodes, kv)
 
     def urgent_finish_ns(self, now_ns: int, use: Use) -> int:
-        """Return when an urgent request would be done at the latest that goes to this worker now.
+        """Return when an urgent request would be done that goes to this worker now.
 
-        With a step gate only urgent work shares the steps that follow; without one every one of them is as full as
-        the valve lets it be.
+        With a step gate only urgent work shares the steps that follow, and what is late does not get in the way of
+        what is not; without one every step is as full as the valve lets it be.
         """
-        tokens = self.budget.urgent_tokens + use.prompt_tokens
-        steps = tokens // self.budget.limits.max_num_batched_tokens + 1
+        budget = self.budget
+        tokens = budget.urgent_tokens + use.prompt_tokens
+        if use.late or not self.gated:
+            tokens += budget.late_tokens
+        steps = tokens // budget.limits.max_num_batched_tokens + 1
         seconds = self._wait_seconds + steps * self._step_seconds + tokens * self.model.costs.prefill_token
         return now_ns + int((seconds + self.overhead_seconds) * NANOSECONDS)
 

@@ -43,8 +43,13 @@ HOPELESS = "no worker could answer it before its class's toxic age"
 LONGEST_TIMER_SECONDS = 1.0
 """A timer is set by the wall clock's time; looking again this often bounds what a step of that clock can do."""
 POLL_SECONDS = 0.02
-FLUSH_SECONDS = 2.0
-"""How long a stop waits for confirmations after the drain."""
+FETCH_SECONDS = 1.0
+"""How long a stop waits for the fetches in progress to come back."""
+FLUSH_SECONDS = 0.5
+"""How long a stop waits for the last confirmations after the drain, which has waited for them before. With Kafka away
+the waits of a stop add up: the drain, this, the commits and the leaving must stay below ten seconds together."""
+STAMPS_SECONDS = 1.0
+"""How long a stop waits for Redis to take the last stamps."""
 
 
 async def serve(
@@ -132,20 +137,23 @@ class Scheduler:
             commits.cancel()
             for intake in self._intakes:
                 intake.stop_fetching()
+            # A fetch waits out a rebalance, and another member can hold that up for longer than we may take.
+            _, stuck = await asyncio.wait(tasks, timeout=FETCH_SECONDS)
+            for task in stuck:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             everything = {p for intake in self._intakes for p in self._ledger.partitions(intake.topic)}
             drained = await self.drained(everything, self._settings.drain_seconds)
             await self._publisher.flush(FLUSH_SECONDS)
-            for intake in self._intakes:
-                await intake.stop()
+            await asyncio.gather(*(intake.stop() for intake in self._intakes))
             log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
 
     async def _close(self) -> None:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._admission.close()
-        await self._publisher.stop(FLUSH_SECONDS)
-        await self._stamps.stop(FLUSH_SECONDS)
+        await self._publisher.stop()
+        await self._stamps.stop(STAMPS_SECONDS)
         self._link.close()
         self._metrics.stop()
 

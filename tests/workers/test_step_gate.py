@@ -55,7 +55,7 @@ def test_lower_prefill_gets_what_the_deadline_leaves() -> None:
     own = (0.01 + 100 * 1e-4) * 1.1
     spare = 0.05 - 0.005 - own - 10 * 1e-4
     assert allowed.lower_decodes
-    assert allowed.lower_prefill_tokens == int(spare / 1e-4)
+    assert allowed.lower_prefill_tokens == int(spare / (1e-4 * 1.1))
 
 
 def test_decodes_go_before_prefill() -> None:
