@@ -10,7 +10,20 @@ from statistics import fmean
 from ops.sim import article, measures
 from ops.sim.driver import Outcome, Window
 from ops.sim.profiles import Profile
-from ops.sim.traffic import BULK, FILING_TOKENS, FLASH, HEADLINE_TOKENS, NS, Arrival, filing, headline, poisson
+from ops.sim.traffic import (
+    BULK,
+    CLASSES,
+    CPU_CLASSES,
+    FILING_TOKENS,
+    FLASH,
+    HEADLINE_TOKENS,
+    NS,
+    Arrival,
+    filing,
+    headline,
+    poisson,
+)
+from schemas.settings import ClassSettings
 
 ARTICLE_SHARE = 0.15
 """Headlines among all events in the founding article's traffic."""
@@ -35,6 +48,7 @@ class Scenario:
         policies: what is compared by default.
         measure: takes from a run what the bars need beyond the figures.
         workers: the service classes of each worker; empty means all.
+        classes: the service classes of the traffic.
     """
 
     name: str
@@ -45,6 +59,7 @@ class Scenario:
     policies: tuple[str, ...] = DEFAULT_POLICIES
     measure: Measure | None = None
     workers: tuple[tuple[str, ...], ...] = ((),)
+    classes: tuple[ClassSettings, ...] = CLASSES
 
     def arrivals(self, profile: Profile, seed: int) -> list[Arrival]:
         """Return the arrivals in order of time."""
@@ -215,6 +230,7 @@ SCENARIOS: dict[str, Scenario] = {
             profile="cpu-smollm2",
             window=CPU_WINDOW,
             traffic=_cpu,
+            classes=CPU_CLASSES,
         ),
     )
 }
