@@ -97,7 +97,7 @@ def test_later_steps_of_an_urgent_request_keep_their_time() -> None:
     allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(400, tokens=0, outputs=10)], BUSY, NOW)
     one = 0.01 + 1e-4
     share = (0.4 - 0.005 - 10 * one * 1.1) / 10
-    assert allowed.lower_prefill_tokens == int((share - 10 * 1e-4) / 1e-4)
+    assert allowed.lower_prefill_tokens == int((share - 10 * 1e-4) / (1e-4 * 1.1))
 
 
 def test_a_running_step_counts_against_the_deadline() -> None:
