@@ -124,7 +124,9 @@ def _long_document(rng: random.Random, profile: Profile) -> list[Arrival]:
     wrap = profile.extractors["filing"]
     text = LONG_TOKENS - wrap.prompt_tokens
     document = Arrival(NS, BULK, text, wrap.max_new_tokens)
-    return [document, *(headline(rng, at) for at in poisson(rng, 5, 1.02, LONG_WINDOW.end - 2))]
+    # Far enough apart that none of them waits for another.
+    times = [int((1.02 + n * LONG_GAP + rng.uniform(0, LONG_GAP / 2)) * NS) for n in range(LONG_HEADLINES)]
+    return [document, *(headline(rng, at) for at in times)]
 
 
 def _flash_overload(rng: random.Random, profile: Profile) -> list[Arrival]:
@@ -158,6 +160,9 @@ BURST_WINDOW = Window(begin=19, end=24, cap=60)
 LOADED = 0.9
 LOADED_WINDOW = Window(begin=10, end=40, cap=120)
 LONG_TOKENS = 65_536
+LONG_GAP = 0.4
+"""Seconds; headlines come at random within the first half of each."""
+LONG_HEADLINES = 20
 LONG_WINDOW = Window(begin=0, end=12, cap=60)
 OVERLOAD = 1.1
 OVERLOAD_WINDOW = Window(begin=10, end=70, cap=240)
