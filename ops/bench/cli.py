@@ -103,7 +103,7 @@ def planner(
 @app.command()
 def fidelity(
     *,
-    policies: Annotated[str, typer.Option("--policies", help="Policies, separated by commas; fcfs among them.")] = (
+    policies: Annotated[str, typer.Option("--policies", help="Policies, separated by commas.")] = (
         "fcfs,engine-priority,tapewire"
     ),
     seed: Annotated[int, typer.Option(min=0, help="Of the arrivals.")] = 0,
