@@ -32,7 +32,7 @@ FIRST_TOKEN_ID, LAST_TOKEN_ID = 1_000, 40_000
 ALONE = 20
 """Headlines of the isolated run."""
 CLASSES = (
-    ClassSettings(name="flash", slo_ms=400, extractor="headline"),
+    ClassSettings(name="flash", slo_ms=350, extractor="headline"),
     ClassSettings(name="standard", slo_ms=5_000, extractor="headline"),
     ClassSettings(name="bulk", slo_ms=60_000, extractor="filing"),
 )
