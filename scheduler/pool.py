@@ -46,8 +46,7 @@ class PoolWorker:
 
     def observe(self, report: StepReport) -> bool:
         """Learn from a step report; False when it is nonsense."""
-        limits = self.budget.limits
-        return self.model.observe(report, limits.kv_blocks * limits.block_size)
+        return self.model.observe(report, self.budget.limits)
 
     def delays(self, use: Use) -> bool:
         """Return whether urgent requests that are here would miss their time if this one joined their step."""
