@@ -82,6 +82,8 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
         section: heading or item that the part comes from.
         part: number of this part, from 1.
         parts: number of parts of the filing.
+        amends: accession of the filing that this one amends (``/A`` forms), where it is known.
+        cleaned: what cleaning changed in the text (``mojibake``, ``controls=3``); empty when it came clean.
     """
 
     event_id: Id
@@ -98,6 +100,8 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     section: Label = ""
     part: Count = 1
     parts: Count = 1
+    amends: str = ""
+    cleaned: list[Label] = []
     url: str = ""
     schema_version: int = SCHEMA_VERSION
 
