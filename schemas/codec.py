@@ -156,6 +156,8 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
     if enum := _ENUM.fullmatch(reason):
         reason = f"{_shown(enum['value'])!a} is not one of the values it can have"
         return DecodeError(ErrorKind.INVALID_VALUE, path, reason)
+    if reason.startswith("Expected `str` matching regex"):  # the one pattern there is, and a person cannot read it
+        return DecodeError(ErrorKind.INVALID_VALUE, path, "has a control character in it")
     wrong_type = reason.startswith("Expected ") and ", got `" in reason
     return DecodeError(ErrorKind.WRONG_TYPE if wrong_type else ErrorKind.INVALID_VALUE, path, reason)
 

@@ -18,7 +18,8 @@ SCHEMA_VERSION = 1
 SUPPORTED_SCHEMA_VERSIONS = frozenset({1})
 """Versions that this code reads."""
 
-Id = Annotated[str, Meta(min_length=1, max_length=256)]
+Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^(?![\s\S]*[\x00-\x1f\x7f])")]
+"""An id becomes a Kafka key, part of a hash and a field of log lines: no control characters."""
 Label = Annotated[str, Meta(max_length=256)]
 Text = str
 Nanoseconds = int
@@ -56,7 +57,7 @@ class NewsEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     instruments: list[Id] = []
     urgency: Annotated[int, Meta(ge=0, le=9)] = 0
     status: NewsStatus = NewsStatus.USABLE
-    supersedes: str | None = None
+    supersedes: Id | None = None
     embargo_until_ns: Nanoseconds = 0
     url: str = ""
     schema_version: int = SCHEMA_VERSION
