@@ -80,3 +80,13 @@ class Topics:
     def status_key(self, scheduler_id: str) -> str:
         """Redis string with the last status snapshot of one scheduler (JSON, expires)."""
         return f"{self.prefix}:status:{scheduler_id}"
+
+    @property
+    def edgar_seen_key(self) -> str:
+        """Redis sorted set of EDGAR accessions whose publishing Kafka confirmed, scored by that time in seconds."""
+        return f"{self.prefix}:edgar:seen"
+
+    @property
+    def edgar_covered_key(self) -> str:
+        """Redis string: up to which moment of EDGAR's feed everything has been published, in nanoseconds."""
+        return f"{self.prefix}:edgar:covered"
