@@ -313,7 +313,8 @@ class EdgarSettings(Frozen):
         user_agent: who is asking, with a contact; SEC requires it. ``Example Capital feeds@example.com``.
         base_url: where the current feed, the submissions and the daily index are.
         data_url: where the list of a company's submissions is.
-        requests_per_second: to each host, for the whole process. SEC allows 10 per user over all machines together.
+        requests_per_second: to each host, for the whole process; two may go at once. SEC allows 10 in a second, per
+            user and over all machines together.
         poll_seconds: between two looks at the current feed.
         page_entries: entries of one page of it; no other numbers work.
         pages_most: pages that one look goes back, after a pause, before the daily index has to fill the gap.
@@ -336,7 +337,7 @@ class EdgarSettings(Frozen):
     user_agent: str = ""
     base_url: Annotated[str, Field(pattern=r"^https?://[^/]+$")] = "https://www.sec.gov"
     data_url: Annotated[str, Field(pattern=r"^https?://[^/]+$")] = "https://data.sec.gov"
-    requests_per_second: Annotated[float, Field(gt=0, le=10)] = 8.0
+    requests_per_second: Annotated[float, Field(gt=0, le=8)] = 8.0
     poll_seconds: Seconds = 2.0
     page_entries: Literal[10, 20, 40, 80, 100] = 100
     pages_most: Annotated[int, Field(ge=1, le=200)] = 60
