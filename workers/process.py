@@ -97,7 +97,11 @@ def create_engine(settings: WorkerSettings, sink: EngineSink, on_state: OnState)
         from workers.sim_engine import SimEngine
 
         return SimEngine(settings, sink, on_state)
-    raise UnavailableError("vLLM", "worker.engine", "this engine is not built yet")
+    try:
+        from workers.vllm_engine import VllmEngine
+    except ModuleNotFoundError as error:
+        raise UnavailableError("vLLM", "worker.engine", f"{error}; pip install 'tapewire[cpu]' or [gpu]") from None
+    return VllmEngine(settings, sink, on_state)
 
 
 def engine_name(description: EngineDescription) -> str:
