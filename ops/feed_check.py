@@ -104,7 +104,7 @@ def _text(path: Path, parsed: Parsed) -> str:
 def _short(item: Item) -> str:
     facts = _facts(item)
     times = facts["times"]
-    when = next((value for value in times.values() if value), "")
+    when = next((value for name, value in times.items() if value and name != "received"), "")
     words = [facts["event_id"], facts["form"] or facts["kind"], when, ",".join(facts["items"])]
     if isinstance(item, FilingEvent):
         words += [item.company, item.section]
@@ -138,7 +138,8 @@ def _filing(event: FilingEvent) -> dict[str, Any]:
         "ciks": event.ciks,
         "instruments": event.instruments,
         "accepted_at_ns": event.accepted_at_ns,
-        "cleaned": event.cleaned,
+        "amends": event.amends or None,
+        "notes": event.notes,
     }
 
 
