@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,7 +41,7 @@ SAMPLE_BYTES = 4096
 """Bytes read at each of so many evenly spaced places of a weights file: a changed fine-tune shows, and a file of
 tens of gigabytes costs a few reads."""
 MAX_HEADER_BYTES = 64 * 1024 * 1024
-"""More than any real safetensors index; a wrong length field must not make us read the whole file."""
+"""More than any real safetensors index; a wrong length must not make us read a whole file."""
 VOLATILE_CONFIG = ("transformers_version", "_name_or_path")
 """Fields of config.json that say who wrote it, not what the model is."""
 
@@ -116,6 +115,9 @@ def check_directory(directory: Path) -> None:
             raise ConfigError(SETTING, f"{directory / name}: {error}") from None
     if not any(path for pattern in WEIGHTS for path in directory.glob(pattern)):
         raise ConfigError(SETTING, f"{directory} has no weights ({' or '.join(WEIGHTS)})")
+    for path in directory.glob("*.safetensors"):
+        if _index_length(path) is None:
+            raise ConfigError(SETTING, f"{path} is cut short or is no safetensors file")
 
 
 def model_revision(directory: Path) -> str:
@@ -275,15 +277,26 @@ async def _locked(path: Path) -> AsyncIterator[None]:
         os.close(handle)
 
 
+def _index_length(path: Path) -> int | None:
+    """Return the length of a safetensors file's tensor index, in bytes; none when the file cannot be one.
+
+    The format opens with that length (64 bits, little-endian), followed by the index, a JSON object, and the tensors.
+    """
+    with path.open("rb") as file:
+        head = file.read(9)
+    if len(head) < 9 or head[8:] != b"{":
+        return None
+    length = int.from_bytes(head[:8], "little")
+    return length if 8 + length <= path.stat().st_size else None
+
+
 def _digest_weights(digest: blake2b, path: Path) -> None:
     size = path.stat().st_size
     digest.update(f"{path.name}:{size}".encode())
     with path.open("rb") as file:
-        head = file.read(8)
-        if path.suffix == ".safetensors" and len(head) == 8:
-            # A safetensors file opens with the length of its tensor index (little-endian) and the index itself.
-            (length,) = struct.unpack("<Q", head)
-            digest.update(file.read(min(length, MAX_HEADER_BYTES)))
+        if path.suffix == ".safetensors":
+            file.seek(8)
+            digest.update(file.read(min(_index_length(path) or 0, MAX_HEADER_BYTES)))
         for number in range(SAMPLES):
-            file.seek(max(0, size - SAMPLE_BYTES) * number // max(1, SAMPLES - 1))
+            file.seek(max(0, size - SAMPLE_BYTES) * number // (SAMPLES - 1))
             digest.update(file.read(SAMPLE_BYTES))

@@ -30,6 +30,7 @@ from workers.engine import (
     Steps,
     WorkerState,
     monotonic_to_epoch_ns,
+    printable,
 )
 from workers.models import INSTALL, ModelFiles, resolve_model
 from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
@@ -153,9 +154,10 @@ class VllmEngine:
             await _give_up(building)
             raise
         except ValueError as error:
-            raise ConfigError("worker.model", f"vLLM does not take {files.name}: {_first_line(error)}") from None
+            reason = f"vLLM does not take these settings with {files.directory}: {_reason(error)}"
+            raise ConfigError("worker", reason) from None
         except Exception as error:
-            raise EngineDiedError(NAME, f"it did not start: {_first_line(error)}") from error
+            raise EngineDiedError(NAME, f"it did not start with {files.directory}: {_reason(error)}") from error
 
     def _build_blocking(self, files: ModelFiles) -> Any:
         from workers import vllm_backend
@@ -181,7 +183,7 @@ class VllmEngine:
                 # What the model makes of the text does not matter here, only that it ran.
                 log.warning("warm_up_answer_unusable", prompt=name, reason=error.reason)
             except Exception as error:
-                raise EngineDiedError(NAME, f"the warm-up failed: {_first_line(error)}") from error
+                raise EngineDiedError(NAME, f"the warm-up failed: {_reason(error)}") from error
         self._warm = True
         # Ends only with the engine: vLLM's own task that receives outputs.
         if self._llm.output_handler is not None:
@@ -203,7 +205,7 @@ class VllmEngine:
             report = Failure(
                 request_id=request.request_id,
                 kind=ErrorKind.ENGINE_ERROR.value,
-                message=f"{type(error).__name__}: {_first_line(error)}",
+                message=f"{type(error).__name__}: {_reason(error)}",
                 retryable=True,
             )
             if isinstance(error, self._backend.EngineDeadError):
@@ -338,6 +340,9 @@ def _epoch_ns(monotonic_seconds: float, offset: int) -> int:
     return int(monotonic_seconds * 1e9) + offset if monotonic_seconds else time.time_ns()
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+def _reason(error: BaseException) -> str:
+    """Return one line that says what was wrong; vLLM's own and pydantic's errors are long."""
+    details = getattr(error, "errors", None)
+    text = str(details()[0]["msg"]) if callable(details) else str(error)
+    lines = text.strip().splitlines()
+    return printable(lines[0]) if lines else type(error).__name__

