@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ops.bench.cli import app as bench_app
 from ops.commands import data, look, services
 from ops.commands.options import DEBUG_FLAG, debugging
 from ops.runtime import Forced, Interrupted, exit_code_of, interruptible
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for module in (services, data, look):
     module.register(app)
+app.add_typer(bench_app, name="bench")
 
 
 def _print_version(*, wanted: bool) -> None:

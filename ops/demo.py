@@ -35,7 +35,7 @@ from producers.sample_data import sample_events
 from schemas.codec import decode_json
 from schemas.enums import Outcome
 from schemas.errors import ConfigError, DecodeError, TapewireError
-from schemas.records import Event
+from schemas.records import Event, NewsEvent
 from schemas.status import SchedulerStatus
 
 TICK_SECONDS = 0.25
@@ -78,7 +78,7 @@ PACES = {
         filings_per_second=5.0,
         start_seconds=60.0,
         stall_seconds=30.0,
-        start_note="the simulated engine starts at once",
+        start_note="the simulated engine starts at once; it has no model, so its directions mean nothing",
     ),
     "gpu": Pace(
         headlines_per_second=50.0,
@@ -128,7 +128,7 @@ async def run_demo(settings: Settings, options: DemoOptions, stop: asyncio.Event
         sys.stdout.write(summary_text(summary) + "\n")
     sys.stdout.flush()
     if summary["interrupted"]:
-        say(f"interrupted and drained; {summary['lost']} events had no outcome yet. Logs: {run_dir}")
+        say(f"interrupted and drained; {summary['unfinished']} events had no outcome yet. Logs: {run_dir}")
         return 0
     if missing:
         more = f" and {len(missing) - SHOWN_MISSING} more" if len(missing) > SHOWN_MISSING else ""
@@ -162,7 +162,12 @@ class _Demo:
         self._pace = PACES[options.engine]
         self._events = _chosen(options.events)
         self._accounts = Accounts(settings.kafka.topics, settings.scheduler.classes)
-        self._state = DemoState(accounts=self._accounts, note=_note(settings), phase_began=time.monotonic())
+        self._state = DemoState(
+            accounts=self._accounts,
+            note=_note(settings),
+            phase_began=time.monotonic(),
+            texts={event.event_id: _text(event) for events in self._events for event in events},
+        )
         self._status: SchedulerStatus | None = None
         self._engine = {"name": settings.worker.engine, "version": "", "model": settings.worker.model}
 
@@ -231,7 +236,8 @@ class _Demo:
 
     async def _engine_ready(self, worker: Child) -> bool:
         began = time.monotonic()
-        while self._status is None or not self._status.workers:
+        # Until the scheduler has its partitions, headlines would only age in Kafka.
+        while self._status is None or not self._status.workers or self._status.state != "running":
             state, detail = worker_state(worker)
             doing = " ".join(word for word in (state, detail) if word) or "starting"
             self._state.enter("starting the engine", f"{doing}; {self._pace.start_note}")
@@ -262,7 +268,7 @@ class _Demo:
         if self._options.with_bad_records and not self._halt.is_set():
             for _, value in bad_records(self._settings.scheduler.limits):
                 await publisher.publish_raw(self._settings.kafka.topics.news, value)
-                self._state.bad += 1
+            await publisher.flush()
 
     async def _last_results(self, inputs: TopicReader) -> list[tuple[str, int, int]]:
         """Read what the drain published just before, and return the inputs that still have no outcome."""
@@ -295,18 +301,25 @@ class _Demo:
             found = 0
             with contextlib.suppress(RedisError, OSError):
                 found = int(await redis.xlen(key))
-            if found >= outcomes.total() or self._stop.is_set() or time.monotonic() > deadline:
+            # A record that cannot be decoded has no class, and no stamps.
+            if (
+                found >= outcomes[Outcome.SIGNAL] + outcomes[Outcome.EXPIRED]
+                or self._stop.is_set()
+                or time.monotonic() > deadline
+            ):
                 return found
             await asyncio.sleep(TICK_SECONDS)
 
-    def _summary(self, events: int, lost: int, stamps: int) -> dict[str, Any]:
+    def _summary(self, events: int, missing: int, stamps: int) -> dict[str, Any]:
         outcomes = self._accounts.outcomes
         return {
             "events": events,
             "signals": outcomes[Outcome.SIGNAL],
             "expired": outcomes[Outcome.EXPIRED],
             "dead_letters": outcomes[Outcome.DEAD_LETTER],
-            "lost": lost,
+            # What an interrupted run left in Kafka would run at the next start: unfinished, not lost.
+            "lost": 0 if self._stop.is_set() else missing,
+            "unfinished": missing if self._stop.is_set() else 0,
             "duplicates": self._accounts.duplicates,
             "stamps_in_redis": stamps,
             "engine": self._engine,
@@ -323,6 +336,12 @@ def _chosen(count: int | None) -> tuple[list[Event], list[Event]]:
         return news, filings
     share = round(count * len(filings) / (len(news) + len(filings)))
     return list(repeated(news, count - share)), list(repeated(filings, share))
+
+
+def _text(event: Event) -> str:
+    if isinstance(event, NewsEvent):
+        return event.headline
+    return f"{event.form} {event.company}: {event.section}"
 
 
 def _note(settings: Settings) -> str:

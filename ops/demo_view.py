@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -34,7 +34,7 @@ class DemoState:
         phase, detail: what is going on, for a person who waits.
         to_publish: events that the feed will publish.
         published: events that it has published.
-        bad: broken records published beside them.
+        texts: headline, or company and section, per event id.
     """
 
     accounts: Accounts
@@ -44,7 +44,7 @@ class DemoState:
     phase_began: float = 0.0
     to_publish: int = 0
     published: int = 0
-    bad: int = 0
+    texts: Mapping[str, str] = field(default_factory=dict)
     status: SchedulerStatus | None = None
 
     def enter(self, phase: str, detail: str = "") -> None:
@@ -119,7 +119,10 @@ class _LiveView:
         self._spinner.update(text=Text(state.doing))
         parts: list[RenderableType] = [Text(state.note, style="dim"), self._spinner]
         if state.to_publish:
-            parts += [class_table(state), Text(state.progress), *_last_signals(state.accounts)]
+            parts += [class_table(state), Text(state.progress), *_last_signals(state)]
+        for part in parts:
+            if isinstance(part, Text):
+                part.no_wrap, part.overflow = True, "ellipsis"
         return Group(*parts)
 
 
@@ -147,8 +150,8 @@ def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _last_signals(accounts: Accounts) -> list[Text]:
-    return [signal_line(signal) for signal in list(accounts.last_signals)]
+def _last_signals(state: DemoState) -> list[Text]:
+    return [signal_line(signal, state.texts.get(signal.event_id, "")) for signal in list(state.accounts.last_signals)]
 
 
 def summary_text(summary: dict[str, Any]) -> str:

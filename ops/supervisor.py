@@ -197,8 +197,9 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         process = self._process
         if process is not None and process.returncode is None:
+            # Not Popen.send_signal: it polls first, and may reap the child before asyncio has seen its status.
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+                os.kill(process.pid, number)
 
     def log_lines(self) -> list[str]:
         """Return the last lines that the child wrote."""
@@ -247,7 +248,10 @@ class Supervisor:
         try:
             if ready is not None:
                 ready()
-            await asyncio.gather(*lives)
+            # Not gather: its cancellation would cancel the lives, which kills the processes instead of draining them.
+            done, _ = await asyncio.wait(lives, return_when=asyncio.FIRST_EXCEPTION)
+            for life in done:
+                life.result()
         finally:
             try:
                 for stage in self.stages:

@@ -88,8 +88,8 @@ def _line(topic: str, record: Any) -> Text:
         return Text(visible(f"{record.topic}[{record.partition}]@{record.offset}: {error}"), style="red")
 
 
-def signal_line(signal: Signal) -> Text:
-    """Return one signal as one line: class, direction, score, instruments, latency, event."""
+def signal_line(signal: Signal, text: str = "") -> Text:
+    """Return one signal as one line: class, direction, score, latency, instruments, and the text or the event id."""
     total = total_ns(signal.stamps)
     took = "      -   " if total is None else f"{total / NS_PER_MS:8.0f} ms"
     line = Text(f"{visible(signal.service_class):<9}")
@@ -98,7 +98,7 @@ def signal_line(signal: Signal) -> Text:
     else:
         line.append(f"{signal.direction.value:<9}{signal.score:+.2f}  ", style=COLORS[signal.direction])
     line.append(f"{took} {'late' if signal.late else '':<5}", style="red" if signal.late else "")
-    line.append(f"{shortened(' '.join(signal.instruments) or '-', 20):<21}{shortened(signal.event_id, 80)}")
+    line.append(f"{shortened(' '.join(signal.instruments) or '-', 20):<21}{shortened(text or signal.event_id, 80)}")
     return line
 
 

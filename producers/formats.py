@@ -16,6 +16,10 @@ from schemas.records import Event, Nanoseconds
 DETECT_BYTES = 64 * 1024
 """How much of a file its detection sees: wrappers, declarations and headers of all formats end before that."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
+PART_CHARS = 8_000
+"""About 2,000 tokens of prose or 3,200 of figures: a part fits a model context of 4,096 with its prompt."""
+PARTS_MOST = 1_000
+"""A prospectus of 4 MB has about 100 parts; past this a filing is a data set in disguise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,8 @@ class ParseContext:
         source: name for events whose format does not name its wire itself.
         limits: bounds on records and texts.
         tickers: instruments per CIK, the CIK as ten digits.
+        part_chars: most characters of one part of a filing.
+        parts_most: most parts of one filing; what is past them is left out.
         encoding: what a transport header said about the bytes' encoding; ``""`` when nothing did.
     """
 
@@ -36,6 +42,8 @@ class ParseContext:
     source: str = ""
     limits: Limits = DEFAULT_LIMITS
     tickers: dict[str, list[str]] = field(default_factory=dict)
+    part_chars: int = PART_CHARS
+    parts_most: int = PARTS_MOST
     encoding: str = ""
 
 

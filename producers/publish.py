@@ -202,7 +202,7 @@ class EventPublisher:
             raise PublishError(topic, reason, self._refused[topic])
 
     def _stalled(self) -> UnavailableError:
-        waiting = f"{self._in_flight} records wait for their confirmation"
+        waiting = f"{self._in_flight} unconfirmed"
         return self.unavailable(f"nothing confirmed for {self._send_seconds:g} s, {waiting}")
 
     def unavailable(self, reason: str) -> UnavailableError:
@@ -220,9 +220,13 @@ class EventPublisher:
         if producer is None:
             return
         producer._closed = True  # noqa: SLF001 - see above; without it aiokafka warns of a producer left open
+        sender = producer._sender.sender_task  # noqa: SLF001 - see above
+        if sender is not None:
+            # Not Sender.close: it lets its own CancelledError out when the sender never came to run.
+            sender.cancel()
+            await asyncio.wait([sender], timeout=CLOSE_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await producer._sender.close()  # noqa: SLF001 - see above
                 await producer.client.close()
 
 

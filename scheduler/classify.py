@@ -53,8 +53,12 @@ def _conditions(rule: RuleSettings) -> list[Condition]:
         conditions.append(lambda event, tokens: not isinstance(event, NewsEvent) and not items.isdisjoint(event.items))
     if rule.keywords:
         pattern = re.compile("|".join(rf"(?<!\w){re.escape(k)}(?!\w)" for k in rule.keywords), re.IGNORECASE)
-        conditions.append(lambda event, tokens: pattern.search(text_of(event)) is not None)
+        conditions.append(lambda event, tokens: pattern.search(_headline_or_text(event)) is not None)
     return conditions
+
+
+def _headline_or_text(event: Event) -> str:
+    return event.headline if isinstance(event, NewsEvent) else event.text
 
 
 def text_of(event: Event) -> str:

@@ -90,6 +90,8 @@ class _Peer:
     hello: Hello
     last_seen: float
     welcomed: bool = False
+    in_session: bool = False
+    """It has answered the welcome: a hello after that comes from another life of the worker."""
     steps: int = 0
 
 
@@ -196,7 +198,12 @@ class WorkerLink:
             self._welcome_waiting()
         elif frame.session != self._session or not peer.welcomed:
             return
-        elif isinstance(frame, Results):
+        else:
+            peer.in_session = True
+            self._take_in_session(identity, worker_id, peer, frame)
+
+    def _take_in_session(self, identity: bytes, worker_id: str, peer: _Peer, frame: FromWorker) -> None:
+        if isinstance(frame, Results):
             self._events.results(worker_id, frame.results)
         elif isinstance(frame, Progress):
             self._events.started(worker_id, frame.started)
@@ -206,16 +213,20 @@ class WorkerLink:
             self._events.steps(worker_id, frame)
         elif isinstance(frame, Heartbeat):
             peer.steps = frame.steps
-        else:
+        elif isinstance(frame, Goodbye):
             self._left(identity, frame.reason, died=False)
 
     def _hello(self, identity: bytes, hello: Hello) -> None:
         known = self._peers.get(identity)
-        if known is not None and known.hello.pid == hello.pid:
+        # In a container every life has the same process id.
+        if known is not None and known.hello.pid == hello.pid and not known.in_session:
             known.last_seen = time.monotonic()  # it repeats itself until the welcome arrives
         else:
             if known is not None:
                 self._left(identity, "restarted under the same name", died=True)
+            if hello.worker_id.encode() != identity:
+                self._refuse(identity, f"its id {hello.worker_id!r} is not its socket's identity")
+                return
             if hello.protocol != PROTOCOL_VERSION:
                 self._refuse(identity, f"protocol {hello.protocol}, this scheduler speaks {PROTOCOL_VERSION}")
                 return

@@ -110,6 +110,7 @@ class Planner:
             return []
         for work in worker.in_flight.values():
             self._in_flight[work.class_index] -= 1
+            work.state = State.DONE  # unless it is added again: what is ended instead must not expire as well
         return list(worker.in_flight.values())
 
     def prefilled(self, worker_id: str, request_id: int) -> Work | None:

@@ -90,7 +90,7 @@ class StampWriter:
             await asyncio.gather(self._task, return_exceptions=True)
         try:
             async with asyncio.timeout(timeout):
-                while self._buffer and not self._down:
+                while self._buffer:
                     await self._flush()
                 await self._client.delete(self._topics.status_key(self._status().scheduler_id))
         except (RedisError, OSError, TimeoutError) as error:

@@ -65,7 +65,6 @@ class WorkerRegistry:
         self._events = events
         self._members: dict[str, _Member] = {}
         self._made_by: dict[tuple[str, str], tuple[EngineInfo, str]] = {}
-        self._needed = {c.extractor for c in settings.classes}
         self.tokenizer: TextTokenizer | None = None
         self.text_limit = MIN_TEXT_TOKENS
         self.ready = asyncio.Event()
@@ -102,8 +101,12 @@ class WorkerRegistry:
         known = {c.name for c in self._settings.classes}
         if unknown := set(hello.classes) - known:
             return f"unknown service class {', '.join(sorted(unknown))} (this scheduler has {', '.join(sorted(known))})"
+        for field in hello.limits.__struct_fields__:
+            if getattr(hello.limits, field) < 1:
+                return f"its {field} is {getattr(hello.limits, field)}"
         offered = {e.name: e for e in hello.extractors}
-        if not hello.classes and (missing := self._needed - offered.keys()):
+        needed = {c.extractor for c in self._settings.classes if not hello.classes or c.name in hello.classes}
+        if missing := needed - offered.keys():
             return f"it has no extractor {', '.join(sorted(missing))}"
         for extractor in offered.values():
             if hello.limits.max_model_len - extractor.prompt_tokens - extractor.max_new_tokens < MIN_TEXT_TOKENS:

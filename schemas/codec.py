@@ -156,6 +156,8 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
     if enum := _ENUM.fullmatch(reason):
         reason = f"{_shown(enum['value'])!a} is not one of the values it can have"
         return DecodeError(ErrorKind.INVALID_VALUE, path, reason)
+    if reason.startswith("Expected `str` matching regex"):  # the one pattern there is, and a person cannot read it
+        return DecodeError(ErrorKind.INVALID_VALUE, path, "has a control character in it")
     wrong_type = reason.startswith("Expected ") and ", got `" in reason
     return DecodeError(ErrorKind.WRONG_TYPE if wrong_type else ErrorKind.INVALID_VALUE, path, reason)
 
@@ -171,10 +173,15 @@ def _unknown_version(version: int) -> DecodeError:
     return DecodeError(ErrorKind.UNKNOWN_SCHEMA_VERSION, "schema_version", reason)
 
 
+def is_readable(text: str) -> bool:
+    """Whether there is anything to read in a text: one character that shows."""
+    return any(category(char) not in UNREADABLE_CATEGORIES and char not in BLANKS for char in text)
+
+
 def _check_text(field: str, text: str, limit: int) -> None:
     if len(text) > limit:
         raise _too_long(field, text, limit)
-    if not any(category(char) not in UNREADABLE_CATEGORIES and char not in BLANKS for char in text):
+    if not is_readable(text):
         raise DecodeError(ErrorKind.EMPTY_TEXT, field, "nothing to read in it")
 
 

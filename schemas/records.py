@@ -18,7 +18,8 @@ SCHEMA_VERSION = 1
 SUPPORTED_SCHEMA_VERSIONS = frozenset({1})
 """Versions that this code reads."""
 
-Id = Annotated[str, Meta(min_length=1, max_length=256)]
+Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^(?![\s\S]*[\x00-\x1f\x7f])")]
+"""An id becomes a Kafka key, part of a hash and a field of log lines: no control characters."""
 Label = Annotated[str, Meta(max_length=256)]
 Text = str
 Nanoseconds = int
@@ -62,7 +63,7 @@ class NewsEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     instruments: list[Id] = []
     urgency: Annotated[int, Meta(ge=0, le=9)] = 0
     status: NewsStatus = NewsStatus.USABLE
-    supersedes: str | None = None
+    supersedes: Id | None = None
     embargo_until_ns: Nanoseconds = 0
     earlier: list[Id] = []
     duplicate_of: str | None = None
@@ -92,6 +93,8 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
         section: heading or item that the part comes from.
         part: number of this part, from 1.
         parts: number of parts of the filing.
+        amends: accession of the filing that this one amends (``/A`` forms), where it is known.
+        cleaned: what cleaning changed in the text (``mojibake``, ``controls=3``); empty when it came clean.
     """
 
     event_id: Id
@@ -108,6 +111,8 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     section: Label = ""
     part: Count = 1
     parts: Count = 1
+    amends: str = ""
+    cleaned: list[Label] = []
     url: str = ""
     schema_version: int = SCHEMA_VERSION
 

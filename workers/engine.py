@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Protocol
 
 from schemas.errors import ErrorKind, TapewireError
@@ -146,11 +145,6 @@ class Engine(Protocol):
     @property
     def steps(self) -> int:
         """Engine steps since the start."""
-
-
-def tokenizer_hash(tokenizer_json: bytes) -> str:
-    """Return the hash by which scheduler and workers agree on a tokenizer: 32 hex digits."""
-    return blake2b(tokenizer_json, digest_size=16).hexdigest()
 
 
 def monotonic_to_epoch_ns() -> int:

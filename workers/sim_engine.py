@@ -17,9 +17,10 @@ from zlib import crc32
 from schemas.enums import Direction
 from schemas.errors import ErrorKind
 from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started
+from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import sim_core
-from workers.engine import EngineDescription, EngineSink, OnState, Steps, WorkerState, tokenizer_hash
+from workers.engine import EngineDescription, EngineSink, OnState, Steps, WorkerState
 from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
 from workers.sim_core import Costs, SimCore
 

@@ -1,0 +1,47 @@
+"""``tapewire bench``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from ops.commands.options import Config, Json, settings_of
+from ops.runtime import run
+
+app = typer.Typer(no_args_is_help=True, help="Measure Tapewire on this machine.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``bench`` a group also while it has one command."""
+
+
+@app.command()
+def overhead(
+    *,
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", help="HOST:PORT of a real Kafka; an embedded broker otherwise.")
+    ] = None,
+    events: Annotated[int, typer.Option(min=2_000, help="Events of the throughput run.")] = 60_000,
+    rate: Annotated[float, typer.Option(min=1, help="Events per second of the latency run.")] = 500,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of the latency run.")] = 20,
+    queued: Annotated[int, typer.Option(min=1_000, help="Events queued for the memory figure.")] = 100_000,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """What Tapewire itself costs: events per second, latency and memory with an engine that takes no time."""
+    settings = settings_of(config, {"kafka": {"bootstrap": kafka}} if kafka else None, profile="overhead")
+    from ops.bench.overhead import Plan, measure, table
+
+    plan = Plan(events=events, rate=rate, seconds=seconds, queued=queued)
+    result = run(lambda stop: measure(settings, plan, stop, embedded=kafka is None))
+    if result is None:
+        sys.stderr.write("tapewire: interrupted, nothing to report\n")
+        return
+    if as_json:
+        sys.stdout.write(json.dumps(result.as_dict()) + "\n")
+    else:
+        table(result)

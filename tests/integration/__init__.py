@@ -1,0 +1,1 @@
+"""Tests that run several parts together on real services."""

@@ -1,0 +1,1 @@
+"""Tests of the scheduler, one module for each of its modules."""

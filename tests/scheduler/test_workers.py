@@ -1,0 +1,193 @@
+"""The registry: who may serve, the tokenizer, and that what workers say is about work that is theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.planner import Planner
+from scheduler.work import State, Work
+from scheduler.workers import WorkerRegistry
+from schemas.enums import Direction
+from schemas.frames import Answer, Failure, Result, Started, StepReport, TokenizerFile
+from schemas.identity import tokenizer_hash
+from schemas.settings import SchedulerSettings
+from tests.scheduler import make
+
+
+class _Events:
+    """Implements `scheduler.workers.WorkEvents`: a list of calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def worker_ready(self) -> None:
+        self.calls.append(("ready",))
+
+    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
+        self.calls.append(("gone", lost, died))
+
+    def request_started(self, work: Work, started: Started) -> None:
+        self.calls.append(("started", work))
+
+    def request_done(self, work: Work, result: Result, worker_id: str) -> None:
+        self.calls.append(("done", work, worker_id))
+
+    def request_failed(self, work: Work, failure: Failure) -> None:
+        self.calls.append(("failed", work, failure.kind))
+
+
+def _registry() -> tuple[WorkerRegistry, Planner, _Events]:
+    settings = SchedulerSettings(classes=make.CLASSES)
+    planner, events = Planner(make.CLASSES), _Events()
+    return WorkerRegistry(planner, settings, events), planner, events
+
+
+def _result(request_id: int) -> Result:
+    return Result(
+        request_id=request_id,
+        answer=Answer(direction=Direction.NEUTRAL, probabilities={Direction.NEUTRAL: 1.0}),
+        engine_started_ns=1,
+        first_token_ns=2,
+        completed_ns=3,
+        prompt_tokens=1,
+        output_tokens=1,
+    )
+
+
+def _loaded() -> TokenizerFile:
+    return TokenizerFile(tokenizer_hash=make.TOKENIZER_HASH, data=make.TOKENIZER)
+
+
+def test_the_tokenizer_comes_from_the_first_worker() -> None:
+    """It is wanted until it came, then never again, and a second file changes nothing."""
+    registry, _, _ = _registry()
+    assert registry.needs_tokenizer(make.hello())
+    assert registry.tokenizer_file("w1", _loaded()) is None
+    first = registry.tokenizer
+    assert first is not None
+    assert first.tokenizer_hash == make.TOKENIZER_HASH
+    assert not registry.needs_tokenizer(make.hello())
+    assert registry.tokenizer_file("w2", TokenizerFile(tokenizer_hash="x", data=b"x")) is None
+    assert registry.tokenizer is first
+
+
+def test_a_tokenizer_file_must_be_what_it_says() -> None:
+    """A wrong hash and a file that cannot be loaded are refused with a reason, and the registry still wants one."""
+    registry, _, _ = _registry()
+    assert "hash" in str(registry.tokenizer_file("w1", TokenizerFile(tokenizer_hash="no", data=make.TOKENIZER)))
+    broken = TokenizerFile(tokenizer_hash=tokenizer_hash(b"{}"), data=b"{}")
+    assert "cannot load" in str(registry.tokenizer_file("w1", broken))
+    assert registry.needs_tokenizer(make.hello())
+
+
+def test_all_workers_share_one_tokenizer() -> None:
+    """A model with another tokenizer would read other text than we send: it is refused, with both hashes."""
+    registry, _, _ = _registry()
+    registry.tokenizer_file("w1", _loaded())
+    assert registry.accepts(make.hello()) is None
+    reason = registry.accepts(make.hello(engine=make.engine("f" * 64)))
+    assert reason is not None
+    assert "ffff" in reason
+    assert make.TOKENIZER_HASH[:12] in reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"classes": ["flash", "gold"]}, "gold"),
+        ({"extractors": [make.extractor("headline")]}, "filing"),
+        ({"classes": ["bulk"], "extractors": [make.extractor("headline")]}, "filing"),
+        ({"classes": ["flash"], "extractors": []}, "headline"),
+        ({"limits": make.limits(max_model_len=100)}, "max_model_len"),
+        ({"limits": make.limits(block_size=0)}, "block_size"),
+        ({"limits": make.limits(max_num_seqs=0)}, "max_num_seqs"),
+        ({"limits": make.limits(max_num_batched_tokens=0)}, "max_num_batched_tokens"),
+    ],
+)
+def test_who_cannot_serve_is_told_what_is_missing(changed: dict[str, Any], word: str) -> None:
+    """A worker that could do nothing here, or break us, is refused with the word to look for."""
+    registry, _, _ = _registry()
+    reason = registry.accepts(make.hello(**changed))
+    assert reason is not None
+    assert word in reason
+
+
+def test_a_dedicated_worker_needs_only_its_own_extractors() -> None:
+    """A worker for flash alone needs no prompt for filings."""
+    registry, _, _ = _registry()
+    assert registry.accepts(make.hello(classes=["flash"], extractors=[make.extractor("headline")])) is None
+
+
+def test_the_text_limit_is_that_of_the_largest_worker() -> None:
+    """Texts are cut to what the worker with the longest context can hold, and the limit follows who is there."""
+    registry, _, _ = _registry()
+    registry.worker_joined(make.hello("small", limits=make.limits(max_model_len=1024)))
+    assert registry.text_limit == 1024 - 40 - 48
+    registry.worker_joined(make.hello("large", limits=make.limits(max_model_len=4096)))
+    assert registry.text_limit == 4096 - 40 - 48
+    registry.worker_left("large", "stop", died=False)
+    assert registry.text_limit == 1024 - 40 - 48
+    registry.worker_left("small", "stop", died=False)
+    assert registry.text_limit == 1024 - 40 - 48  # what is known is kept until another one comes
+
+
+def test_what_a_worker_says_is_about_its_own_work() -> None:
+    """Results, failures and first tokens become calls about work, once; what is not the worker's is ignored."""
+    registry, planner, events = _registry()
+    registry.worker_joined(make.hello("w1"))
+    registry.worker_joined(make.hello("w2"))
+    done, failed = make.work(deadline_ns=1), make.work(deadline_ns=2)
+    for work in (done, failed):
+        planner.add(work)
+    owners = {work.event_id + str(work.deadline_ns): worker for work, worker in planner.plan(0).dispatches}
+    first, second = owners["wire:story:11"], owners["wire:story:12"]
+    assert first != second
+    events.calls.clear()
+    registry.started(second, [Started(request_id=done.request_id, engine_started_ns=1, first_token_ns=2)])
+    registry.results(second, [_result(done.request_id)])
+    assert events.calls == []
+    registry.started(first, [Started(request_id=done.request_id, engine_started_ns=1, first_token_ns=2)])
+    registry.results(first, [_result(done.request_id), _result(done.request_id)])
+    failure = Failure(request_id=failed.request_id, kind="engine_error", message="m", retryable=False)
+    registry.failures(second, [failure, failure])
+    assert events.calls == [("started", done), ("done", done, first), ("failed", failed, "engine_error")]
+
+
+def test_a_worker_that_left_hands_back_its_work() -> None:
+    """What it had in flight goes back to the caller, with whether it died, and it is gone from the status."""
+    registry, planner, events = _registry()
+    registry.worker_joined(make.hello("w1"))
+    work = make.work()
+    planner.add(work)
+    planner.plan(0)
+    registry.worker_left("w1", "silent", died=True)
+    assert events.calls[-1] == ("gone", [work], True)
+    assert work.state is not State.IN_FLIGHT
+    assert registry.status() == []
+    with pytest.raises(KeyError):
+        registry.made_by("w1", "headline")
+
+
+def test_status_shows_the_last_report() -> None:
+    """Steps add up, cache usage is the last one, and reports of strangers are ignored."""
+    registry, planner, _ = _registry()
+    registry.worker_joined(make.hello("w1"))
+    planner.add(make.work())
+    planner.plan(0)
+    for steps, usage in ((3, 0.5), (4, 0.25)):
+        report = StepReport(
+            session="s",
+            steps=steps,
+            seconds=1,
+            prefill_tokens=1,
+            decode_tokens=1,
+            running=1,
+            waiting=0,
+            kv_usage=usage,
+        )
+        registry.steps("w1", report)
+        registry.steps("nobody", report)
+    (status,) = registry.status()
+    assert (status.steps, status.kv_usage, status.in_flight, status.engine) == (7, 0.25, 1, "sim")
