@@ -66,7 +66,7 @@ class NewsEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     supersedes: Id | None = None
     embargo_until_ns: Nanoseconds = 0
     earlier: list[Id] = []
-    duplicate_of: str | None = None
+    duplicate_of: Id | None = None
     changed: list[Text] = []
     notes: list[Label] = []
     url: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from itertools import pairwise
 from typing import NamedTuple
 
 from datasketch import MinHash, MinHashLSH
@@ -19,6 +20,10 @@ MIN_WORDS = 4
 """Shorter headlines ("Monetary policy decisions", "Trading halt") say the same about different things."""
 
 _WORD = re.compile(r"[^\W_]+(?:[.,]\d+)*%?")
+_PREFIX = re.compile(
+    r"^(?:(?:UPDATE|WRAPUP) ?\d*|BRIEF|REFILE|RPT|CORRECTED|CORRECTION|REPEAT)\s*[-:]\s*", re.IGNORECASE
+)
+"""What wires put before a headline they send again."""
 _DIGIT = re.compile(r"\d")
 
 
@@ -28,6 +33,7 @@ class _Known(NamedTuple):
     source: str
     instruments: frozenset[str]
     shingles: frozenset[str]
+    numbers: frozenset[str]
     at_ns: Nanoseconds
 
 
@@ -68,21 +74,15 @@ class DuplicateIndex:
         return found
 
     def _match(self, event: NewsEvent, shingles: frozenset[str], sketch: MinHash) -> str | None:
-        best: _Known | None = None
-        for key in self._lsh.query(sketch):
-            known = self._known[key]
-            if not self._same(known, event, shingles):
-                continue
-            if best is None or known.at_ns < best.at_ns:
-                best = known
-        return best.event_id if best else None
+        numbers = _numbers(shingles)
+        candidates = (self._known[key] for key in self._lsh.query(sketch))
+        same = [c for c in candidates if c.numbers == numbers and self._same(c, event, shingles)]
+        return min(same, key=lambda known: known.at_ns).event_id if same else None
 
     def _same(self, known: _Known, event: NewsEvent, shingles: frozenset[str]) -> bool:
         if known.source == event.source or known.story == event.key:
             return False
         if known.instruments and event.instruments and known.instruments.isdisjoint(event.instruments):
-            return False
-        if _numbers(known.shingles) != _numbers(shingles):
             return False
         return len(known.shingles & shingles) / len(known.shingles | shingles) >= self._similarity
 
@@ -91,7 +91,13 @@ class DuplicateIndex:
         if key in self._known:  # published again after a crash
             return
         self._known[key] = _Known(
-            key, event.key, event.source, frozenset(event.instruments), shingles, event.received_at_ns
+            event_id=key,
+            story=event.key,
+            source=event.source,
+            instruments=frozenset(event.instruments),
+            shingles=shingles,
+            numbers=_numbers(shingles),
+            at_ns=event.received_at_ns,
         )
         self._lsh.insert(key, sketch, check_duplication=False)
         self._order.append(key)
@@ -107,10 +113,11 @@ class DuplicateIndex:
 
 
 def _shingles(headline: str) -> frozenset[str]:
-    words = [word.replace(",", "") for word in _WORD.findall(headline.casefold())]
+    bare = _PREFIX.sub("", headline)
+    words = [word.replace(",", "") for word in _WORD.findall(bare.casefold())]
     if len(words) < MIN_WORDS:
         return frozenset()
-    return frozenset((*words, *(f"{a} {b}" for a, b in zip(words, words[1:], strict=False))))
+    return frozenset((*words, *(f"{a} {b}" for a, b in pairwise(words))))
 
 
 def _numbers(shingles: frozenset[str]) -> frozenset[str]:

@@ -61,6 +61,10 @@ class Verdict(StrEnum):
     """A newer version that says the same: nothing to publish."""
     STALE = "stale"
     """Older than what is known: arrived out of order."""
+    HELD = "held"
+    """Under embargo: published when its time comes."""
+    WITHDRAWN = "withdrawn"
+    """Killed while all of it was held: nothing was sent, and nothing is."""
 
 
 PUBLISHED = frozenset({Verdict.NEW, Verdict.CHANGED, Verdict.KILLED})
