@@ -14,7 +14,15 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings.exceptions import SettingsError
 
 from schemas.errors import ConfigError
-from schemas.settings import KafkaSettings, LinkSettings, LogSettings, RedisSettings, SchedulerSettings, WorkerSettings
+from schemas.settings import (
+    KafkaSettings,
+    LinkSettings,
+    LogSettings,
+    NewsSettings,
+    RedisSettings,
+    SchedulerSettings,
+    WorkerSettings,
+)
 
 DEFAULT_FILE = Path("tapewire.toml")
 ENV_PREFIX = "TAPEWIRE_"
@@ -37,6 +45,7 @@ class Settings(BaseSettings):
     link: LinkSettings = LinkSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
+    news: NewsSettings = NewsSettings()
     log: LogSettings = LogSettings()
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 async def topic_tail(
     kafka: KafkaSettings, topic: str, records: int, *, seconds: float = SECONDS
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield the values of a topic's newest records, in order within each partition.
 
     Args:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from producers.errors import FeedError, FeedErrorKind
 from producers.formats import DETECT_BYTES, Format, Item, ParseContext
 from producers.news.feeds import feed_items, is_feed
 from producers.news.item import Defaults, NewsItem, stateless_event
-from producers.news.json_lines import is_json_lines, json_lines_items
+from producers.news.json_lines import Problem, is_json_lines, json_lines_items, read_lines
 from producers.news.newsml_1 import is_newsml_1, newsml_1_items
 from producers.news.newsml_g2 import is_newsml_g2, newsml_g2_items
 from producers.news.ninjs import generation, json_object, ninjs_items
@@ -97,17 +97,38 @@ NEWS_FORMATS = (
 """Every format, the more specific ones first."""
 
 
-def read_news(data: bytes, defaults: Defaults, received_at_ns: Nanoseconds) -> list[NewsItem]:
-    """Return the items of a file or message of any of the formats.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What a file, page or message holds.
+
+    Args:
+        format: name of its format.
+        items: in its order.
+        problems: lines of JSON Lines that hold no item, with their numbers.
+    """
+
+    format: str
+    items: list[NewsItem]
+    problems: list[tuple[int, Problem]] = field(default_factory=list)
+
+
+def read_news(data: bytes, defaults: Defaults, received_at_ns: Nanoseconds) -> Reading:
+    """Return the items of a file or message of any of the formats; a bad line of JSON Lines leaves the others.
 
     Raises:
-        FeedError: it is of none of them, or nothing in it can be read.
-        DecodeError: an event of ours in it is not what its schema says.
+        FeedError: it is of none of the formats, or nothing in it can be read.
+        DecodeError: the event of ours that it is does not hold what its schema says.
     """
     if not data.strip():
         raise FeedError(FeedErrorKind.EMPTY, "", f"{len(data)} bytes, nothing in them")
+    if len(data) > MAX_NEWS_BYTES:
+        raise FeedError(FeedErrorKind.TOO_LARGE, "", f"{len(data)} bytes, the limit is {MAX_NEWS_BYTES}")
     head = data[:DETECT_BYTES]
     for candidate in NEWS_FORMATS:
-        if candidate.detect(head):
-            return candidate.read(data, defaults, received_at_ns)
+        if not candidate.detect(head):
+            continue
+        if candidate.items is json_lines_items:
+            items, problems = read_lines(data, defaults, received_at_ns)
+            return Reading(format=candidate.name, items=items, problems=problems)
+        return Reading(format=candidate.name, items=candidate.items(data, defaults, received_at_ns))
     raise FeedError(FeedErrorKind.UNKNOWN_FORMAT, "", "the content is of no news format that is read here")

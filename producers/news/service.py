@@ -1,0 +1,244 @@
+"""Runs the news feed handler: all configured sources, one desk, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from producers.http import HttpClient
+from producers.news.desk import NewsDesk, OnEvent
+from producers.news.directory import FileCounts, FileSource, OnRejected
+from producers.news.duplicates import DuplicateIndex
+from producers.news.item import Defaults
+from producers.news.poll import FeedPoller, PollOptions
+from producers.news.rebuild import rebuild
+from producers.news.socket import NewsSocket
+from producers.news.statements import BANKS, HIGHEST_URGENCY
+from producers.news.store import NewsStore
+from producers.news.story import Verdict
+from producers.news.webhook import Webhook
+from producers.publish import EventPublisher
+from producers.tail import topic_tail
+from producers.times import SECOND
+from schemas.codec import DEFAULT_LIMITS, Limits
+from schemas.errors import ConfigError, TapewireError
+from schemas.settings import (
+    KafkaSettings,
+    NewsFeedSettings,
+    NewsSettings,
+    NewsSocketSettings,
+    NewsSourceSettings,
+    RedisSettings,
+)
+
+log = structlog.get_logger()
+
+USER_AGENT_SETTING = "news.user_agent"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewsOptions:
+    """What one run does beside its settings.
+
+    Args:
+        paths: files and directories to read instead of the configured sources.
+        watch: go on with those directories after they are read.
+        limits: bounds on records.
+        on_event: called for every event once it is confirmed.
+        on_rejected: called for every file or line that gives no item.
+    """
+
+    paths: Sequence[Path] = ()
+    watch: bool = False
+    limits: Limits = DEFAULT_LIMITS
+    on_event: OnEvent | None = None
+    on_rejected: OnRejected | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewsReport:
+    """What a run did.
+
+    Args:
+        verdicts: items by what they were.
+        files: of the files that were read.
+        held: items that wait for the end of their embargo.
+        latencies_ns: of the last events, from arrival to confirmation.
+    """
+
+    verdicts: Counter[Verdict]
+    files: FileCounts
+    held: int
+    latencies_ns: list[int] = field(default_factory=list)
+
+
+async def serve(
+    news: NewsSettings,
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: asyncio.Event,
+    options: NewsOptions = NewsOptions(),
+) -> NewsReport:
+    """Feed news until ``stop`` is set, or until the given paths are read.
+
+    Raises:
+        ConfigError: nothing to read is configured or given, or a setting is wrong.
+        UnavailableError: Kafka or Redis cannot be used.
+        PublishError: Kafka refuses a record.
+    """
+    feeds = [*_bank_feeds(news), *news.feeds]
+    if not options.paths and not (feeds or news.directories or news.sockets or news.webhook.port):
+        reason = "name central_banks, feeds, directories, sockets or a webhook, or give files to read"
+        raise ConfigError("news", reason)
+    async with contextlib.AsyncExitStack() as stack:
+        store = NewsStore(redis, kafka.topics, seen_seconds=news.seen_days * 86_400)
+        await store.start()
+        stack.push_async_callback(store.close)
+        duplicates = DuplicateIndex(
+            similarity=news.duplicate_similarity, window_ns=int(news.duplicate_hours * 3600) * SECOND
+        )
+        async with contextlib.aclosing(topic_tail(kafka, kafka.topics.news, news.tail_records)) as tail:
+            await rebuild(store, duplicates, tail)
+        publisher = await stack.enter_async_context(EventPublisher(kafka, client_id="tapewire-feed-news"))
+        desk = NewsDesk(store, publisher, duplicates, on_event=options.on_event)
+        return await _run(_Sources(news, feeds, options, desk, store), desk, stop)
+
+
+class _Sources:
+    """All sources of one run, as coroutines that end with it."""
+
+    def __init__(
+        self,
+        news: NewsSettings,
+        feeds: Sequence[NewsFeedSettings],
+        options: NewsOptions,
+        desk: NewsDesk,
+        store: NewsStore,
+    ) -> None:
+        self._news = news
+        self._feeds = feeds
+        self._options = options
+        self._desk = desk
+        self._store = store
+        self.files = [self._file_source(options.paths, self._defaults(None))] if options.paths else []
+        if not options.paths:
+            self.files = [
+                self._file_source([found.path], self._defaults(found), found.pattern) for found in news.directories
+            ]
+        for source in self.files:
+            source.check()
+
+    @contextlib.asynccontextmanager
+    async def opened(self, stop: asyncio.Event) -> AsyncIterator[list[Coroutine[Any, Any, None]]]:
+        """Yield what is to run; servers and clients are open meanwhile."""
+        if self._options.paths:
+            (source,) = self.files
+            yield [source.watch(stop) if self._options.watch else source.read_all()]
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            work = [source.watch(stop) for source in self.files]
+            work += [self._socket(found, stop) for found in self._news.sockets]
+            if self._feeds:
+                client = await stack.enter_async_context(
+                    HttpClient(
+                        user_agent=self._news.user_agent,
+                        setting=USER_AGENT_SETTING,
+                        per_second=self._news.requests_per_second,
+                    )
+                )
+                work += [until_stopped(self._poller(feed, client).run(), stop) for feed in self._feeds]
+            if self._news.webhook.port:
+                defaults = {found.name: self._defaults(found) for found in self._news.webhook.sources}
+                await stack.enter_async_context(Webhook(self._news.webhook, defaults, self._desk))
+                work.append(_until(stop))
+            yield work
+
+    def _socket(self, found: NewsSocketSettings, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
+        return until_stopped(NewsSocket(found, self._defaults(found), self._desk).run(), stop)
+
+    def _poller(self, feed: NewsFeedSettings, client: HttpClient) -> FeedPoller:
+        options = PollOptions(defaults=self._defaults(feed), backfill_ns=int(self._news.backfill_hours * 3600) * SECOND)
+        return FeedPoller(feed, options, client, self._desk, self._store)
+
+    def _file_source(self, paths: Sequence[Path], defaults: Defaults, pattern: str = "*") -> FileSource:
+        on_rejected = self._options.on_rejected
+        return FileSource(paths, defaults, self._desk, self._store, pattern=pattern, on_rejected=on_rejected)
+
+    def _defaults(self, source: NewsSourceSettings | None) -> Defaults:
+        """Return what is said about a source; files that are given by path come from whom they say."""
+        return Defaults(
+            source=source.name if source else "",
+            zone=ZoneInfo(source.zone) if source and source.zone else None,
+            language=source.language if source else "",
+            urgency=source.urgency if source else 0,
+            clock_ahead_ns=int(self._news.clock_ahead_seconds * SECOND),
+            limits=self._options.limits,
+        )
+
+
+async def _run(sources: _Sources, desk: NewsDesk, stop: asyncio.Event) -> NewsReport:
+    """Run sources and desk together; whichever fails ends the others, and its error is the one that is raised."""
+    desk_stop = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(desk.run(desk_stop))
+            async with sources.opened(stop) as work, asyncio.TaskGroup() as inner:
+                for coroutine in work:
+                    inner.create_task(coroutine)
+            desk_stop.set()
+            await working
+    except BaseExceptionGroup as failed:
+        raise _first(failed) from None
+    counts = FileCounts()
+    for source in sources.files:
+        counts.read += source.counts.read
+        counts.known += source.counts.known
+        counts.rejected += source.counts.rejected
+    return NewsReport(verdicts=desk.verdicts, files=counts, held=desk.held, latencies_ns=list(desk.latencies_ns))
+
+
+def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to show: one that we raise on purpose before any other."""
+    found: list[BaseException] = []
+    groups: list[BaseExceptionGroup[BaseException]] = [failed]
+    while groups:
+        for error in groups.pop().exceptions:
+            if isinstance(error, BaseExceptionGroup):
+                groups.append(error)
+            else:
+                found.append(error)
+    return next((error for error in found if isinstance(error, TapewireError)), found[0])
+
+
+def _bank_feeds(news: NewsSettings) -> list[NewsFeedSettings]:
+    return [
+        NewsFeedSettings(name=name, url=BANKS[name].feed, bank=name, urgency=HIGHEST_URGENCY, poll_seconds=5)
+        for name in news.central_banks
+    ]
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    """Run something that never ends by itself until ``stop`` is set, whatever it waits for then."""
+    running = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            await running
+    finally:
+        for task in (stopped, running):
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
