@@ -407,7 +407,7 @@ class NewsWebhookSettings(Frozen):
     host: str = "127.0.0.1"
     token: SecretStr = SecretStr("")
     sources: tuple[NewsSourceSettings, ...] = ()
-    max_mb: Annotated[float, Field(gt=0, le=32)] = 4.0
+    max_mb: Annotated[float, Field(gt=0, le=8)] = 4.0
 
     @model_validator(mode="after")
     def _guarded(self) -> NewsWebhookSettings:

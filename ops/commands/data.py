@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ops.commands import feed_news
 from ops.commands.options import Config, Json, settings_of
 from ops.runtime import run, say
 
@@ -25,6 +26,7 @@ class TailTopic(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    feed_news.register(feed_app)
     app.add_typer(feed_app, name="feed")
     app.command()(tail)
     app.add_typer(topics_app, name="topics")

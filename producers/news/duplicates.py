@@ -35,6 +35,7 @@ class _Known(NamedTuple):
     shingles: frozenset[str]
     numbers: frozenset[str]
     at_ns: Nanoseconds
+    published_at_ns: Nanoseconds
 
 
 class DuplicateIndex:
@@ -84,6 +85,10 @@ class DuplicateIndex:
             return False
         if known.instruments and event.instruments and known.instruments.isdisjoint(event.instruments):
             return False
+        if known.published_at_ns and event.published_at_ns:
+            apart = abs(known.published_at_ns - event.published_at_ns)
+            if apart > self._window_ns:  # last month's headline, read together with today's
+                return False
         return len(known.shingles & shingles) / len(known.shingles | shingles) >= self._similarity
 
     def _remember(self, event: NewsEvent, shingles: frozenset[str], sketch: MinHash) -> None:
@@ -98,6 +103,7 @@ class DuplicateIndex:
             shingles=shingles,
             numbers=_numbers(shingles),
             at_ns=event.received_at_ns,
+            published_at_ns=event.published_at_ns,
         )
         self._lsh.insert(key, sketch, check_duplication=False)
         self._order.append(key)

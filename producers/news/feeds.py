@@ -14,8 +14,8 @@ from producers.news.markup import html_text, root_name
 from producers.news.ninjs import authority
 from schemas.records import Nanoseconds
 
-MAX_FEED_BYTES = 8 * 1024 * 1024
-"""A page of a news feed has some hundred kilobytes; feedparser takes about a second for two megabytes."""
+MAX_FEED_BYTES = 1024 * 1024
+"""A page of a news feed has some dozen kilobytes; feedparser takes 2 to 3 s for a megabyte."""
 
 ROOTS = frozenset(
     {

@@ -102,7 +102,7 @@ def element_text(root: Any) -> str:
                 pieces.append(_SPACES.sub(" ", element.text or ""))
             continue
         if not skipped:
-            pieces.append(_after(name))
+            pieces.append(_after(name, pieces))
         skipped -= name in _DROPPED
         if not skipped and element is not root:
             pieces.append(_SPACES.sub(" ", element.tail or ""))
@@ -112,16 +112,20 @@ def element_text(root: Any) -> str:
 
 def _before(name: str, pieces: list[str]) -> str:
     if name in _CELLS:
-        last = next((piece for piece in reversed(pieces) if piece.strip(" ")), "\n")
-        return "" if last.endswith("\n") else " | "
+        return "" if _at_line_start(pieces) else " | "
     if name in _PARAGRAPHS:
         return "\n\n"
     if name == "li":
-        return "\n- "
-    return "\n" if name in _BLOCKS else ""
+        return "- " if _at_line_start(pieces) else "\n- "
+    return "" if name not in _BLOCKS or (name != "br" and _at_line_start(pieces)) else "\n"
 
 
-def _after(name: str) -> str:
+def _after(name: str, pieces: list[str]) -> str:
     if name in _PARAGRAPHS:
         return "\n\n"
-    return "\n" if name in _BLOCKS and name != "br" else ""
+    return "" if name not in _BLOCKS or name == "br" or _at_line_start(pieces) else "\n"
+
+
+def _at_line_start(pieces: list[str]) -> bool:
+    last = next((piece for piece in reversed(pieces) if piece.strip(" ")), "\n")
+    return last.endswith("\n")

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from producers.http import HttpClient
+from producers.http import HttpClient, checked_user_agent
 from producers.news.desk import NewsDesk, OnEvent
 from producers.news.directory import FileCounts, FileSource, OnRejected
 from producers.news.duplicates import DuplicateIndex
@@ -98,6 +98,11 @@ async def serve(
     if not options.paths and not (feeds or news.directories or news.sockets or news.webhook.port):
         reason = "name central_banks, feeds, directories, sockets or a webhook, or give files to read"
         raise ConfigError("news", reason)
+    for path in options.paths:
+        if not path.exists():
+            raise ConfigError("paths", f"{path}: no such file or directory")
+    if feeds and not options.paths:
+        checked_user_agent(news.user_agent, USER_AGENT_SETTING)
     async with contextlib.AsyncExitStack() as stack:
         store = NewsStore(redis, kafka.topics, seen_seconds=news.seen_days * 86_400)
         await store.start()

@@ -62,7 +62,7 @@ BANKS = {
         feed="https://www.federalreserve.gov/feeds/press_all.xml",
         series="fed-statement",
         title=re.compile(r"\bFOMC statement\b", re.IGNORECASE),
-        sign=re.compile(r"\bFederal Open Market Committee\b|\bthe Committee (?:today )?decided to\b"),
+        sign=re.compile(r"\bFederal Open Market Committee\b|\b[Tt]he Committee (?:today )?decided to\b"),
         headline="Federal Reserve issues FOMC statement",
         articles=("article", "content"),
         end=re.compile(r"^(?:For media inquiries|Implementation Note issued|Last Update:)", re.MULTILINE),
@@ -82,7 +82,7 @@ BANKS = {
 }
 
 _RATES = re.compile(r"\b(?:federal funds rate|key ECB interest rates)\b")
-_NOT_AN_END = re.compile(r"(?:\b[A-Z]|\b(?:U\.S|Mr|Ms|Mrs|Dr|No|vs|e\.g|i\.e))\.$")
+_NOT_AN_END = re.compile(r"(?:\b[A-Z]|\b(?:U\.S|[ap]\.m|Mr|Ms|Mrs|Dr|No|vs|e\.g|i\.e))\.$")
 _END = re.compile(r"(?<=[.!?])[\"'”’)]?\s+(?=[\"'“‘(]?[A-Z0-9])")  # noqa: RUF001 - quotation marks as they are written
 _CLOSED = re.compile(r"[.!?:][\"'”’)]*$")  # noqa: RUF001 - as above
 _HYPHENS = re.compile("[\u2010-\u2015\u2212]")
