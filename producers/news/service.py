@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -40,6 +41,8 @@ from schemas.settings import (
 )
 
 log = structlog.get_logger()
+
+Start = Callable[[], Coroutine[Any, Any, None]]
 
 USER_AGENT_SETTING = "news.user_agent"
 
@@ -142,15 +145,15 @@ class _Sources:
             source.check()
 
     @contextlib.asynccontextmanager
-    async def opened(self, stop: asyncio.Event) -> AsyncIterator[list[Coroutine[Any, Any, None]]]:
-        """Yield what is to run; servers and clients are open meanwhile."""
+    async def opened(self, stop: asyncio.Event) -> AsyncIterator[list[Start]]:
+        """Yield what is to be started; servers and clients are open meanwhile."""
         if self._options.paths:
             (source,) = self.files
-            yield [source.watch(stop) if self._options.watch else source.read_all()]
+            yield [partial(source.watch, stop) if self._options.watch else source.read_all]
             return
         async with contextlib.AsyncExitStack() as stack:
-            work = [source.watch(stop) for source in self.files]
-            work += [self._socket(found, stop) for found in self._news.sockets]
+            work: list[Start] = [partial(source.watch, stop) for source in self.files]
+            endless: list[Start] = [self._socket(found).run for found in self._news.sockets]
             if self._feeds:
                 client = await stack.enter_async_context(
                     HttpClient(
@@ -159,15 +162,15 @@ class _Sources:
                         per_second=self._news.requests_per_second,
                     )
                 )
-                work += [until_stopped(self._poller(feed, client).run(), stop) for feed in self._feeds]
+                endless += [self._poller(feed, client).run for feed in self._feeds]
             if self._news.webhook.port:
                 defaults = {found.name: self._defaults(found) for found in self._news.webhook.sources}
                 await stack.enter_async_context(Webhook(self._news.webhook, defaults, self._desk))
-                work.append(_until(stop))
-            yield work
+                work.append(partial(_until, stop))
+            yield [*work, *(partial(until_stopped, start, stop) for start in endless)]
 
-    def _socket(self, found: NewsSocketSettings, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
-        return until_stopped(NewsSocket(found, self._defaults(found), self._desk).run(), stop)
+    def _socket(self, found: NewsSocketSettings) -> NewsSocket:
+        return NewsSocket(found, self._defaults(found), self._desk)
 
     def _poller(self, feed: NewsFeedSettings, client: HttpClient) -> FeedPoller:
         options = PollOptions(defaults=self._defaults(feed), backfill_ns=int(self._news.backfill_hours * 3600) * SECOND)
@@ -196,8 +199,8 @@ async def _run(sources: _Sources, desk: NewsDesk, stop: asyncio.Event) -> NewsRe
         async with asyncio.TaskGroup() as group:
             working = group.create_task(desk.run(desk_stop))
             async with sources.opened(stop) as work, asyncio.TaskGroup() as inner:
-                for coroutine in work:
-                    inner.create_task(coroutine)
+                for start in work:
+                    inner.create_task(start())
             desk_stop.set()
             await working
     except BaseExceptionGroup as failed:
@@ -230,9 +233,9 @@ def _bank_feeds(news: NewsSettings) -> list[NewsFeedSettings]:
     ]
 
 
-async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+async def until_stopped(start: Start, stop: asyncio.Event) -> None:
     """Run something that never ends by itself until ``stop`` is set, whatever it waits for then."""
-    running = asyncio.create_task(work)
+    running = asyncio.create_task(start())
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -84,7 +84,7 @@ BANKS = {
 _RATES = re.compile(r"\b(?:federal funds rate|key ECB interest rates)\b")
 _NOT_AN_END = re.compile(r"(?:\b[A-Z]|\b(?:U\.S|[ap]\.m|Mr|Ms|Mrs|Dr|No|vs|e\.g|i\.e))\.$")
 _END = re.compile(r"(?<=[.!?])[\"'”’)]?\s+(?=[\"'“‘(]?[A-Z0-9])")  # noqa: RUF001 - quotation marks as they are written
-_CLOSED = re.compile(r"[.!?:][\"'”’)]*$")  # noqa: RUF001 - as above
+_CLOSED = re.compile(r"[.!?][\"'”’)]*$")  # noqa: RUF001 - as above
 _HYPHENS = re.compile("[\u2010-\u2015\u2212]")
 _QUOTES = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"'}
 _RULE = re.compile(r"^[\s*=\-_#\\]+$")
@@ -138,10 +138,12 @@ def _paragraphs(element: Any) -> list[str]:
 
 
 def statement_text(text: str, bank: Bank) -> str:
-    """Return the sentences of a statement: without rules, headings' underlines, links and what follows its end."""
+    """Return a statement's own text: without rules, underlines, what stands above it and what follows its end."""
     text = clean(text).text
     lines = [_LIST.sub("", line) for line in text.split("\n") if not _RULE.match(line) or not line]
-    text = "\n".join(lines)
+    # What stands above the first sentence is "For release at", the date, the title.
+    first = next((number for number, line in enumerate(lines) if _CLOSED.search(line)), 0)
+    text = "\n".join(lines[first:])
     end = bank.end.search(text)
     return text[: end.start() if end else None].strip()
 
