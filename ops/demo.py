@@ -239,8 +239,7 @@ class _Demo:
         # Until the scheduler has its partitions, headlines would only age in Kafka.
         while self._status is None or not self._status.workers or self._status.state != "running":
             state, detail = worker_state(worker)
-            doing = " ".join(word for word in (state, detail) if word) or "starting"
-            self._state.enter("starting the engine", f"{doing}; {self._pace.start_note}")
+            self._state.enter("starting the engine", f"{state} {detail}" if state else self._pace.start_note)
             if time.monotonic() - began > self._pace.start_seconds:
                 reason = f"the worker was not ready within {self._pace.start_seconds:g} s"
                 raise EngineStartError(f"{reason}; its log ends with\n{worker.log_tail()}")

@@ -20,8 +20,8 @@ from ops.tail import signal_line
 from ops.text import visible
 from schemas.status import SchedulerStatus
 
-PLAIN_SECONDS = 5.0
-"""How often the plain view repeats itself while a phase lasts."""
+PLAIN_SECONDS = 10.0
+"""How often the plain view repeats itself while nothing but time passes."""
 REFRESH_PER_SECOND = 4
 HEADINGS = ("class", "SLO", "arrived", "waiting", "in flight", "signals", "expired", "p50", "p99", "within SLO")
 
@@ -88,15 +88,15 @@ def open_view(state: DemoState) -> Iterator[View]:
 class _PlainView:
     def __init__(self, state: DemoState) -> None:
         self._state = state
-        self._phase = ""
+        self._phase = ("", "")
         self._told = 0.0
 
     def refresh(self) -> None:
         now = time.monotonic()
-        phase = self._state.phase
+        phase = (self._state.phase, self._state.detail)
         if phase == self._phase and now - self._told < PLAIN_SECONDS:
             return
-        if not self._phase:
+        if not self._told:
             sys.stderr.write(f"demo: {self._state.note}\n")
         self._phase, self._told = phase, now
         counts = f" ({self._state.progress})" if self._state.to_publish else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -19,7 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from ops.child import Child
 from schemas.errors import UnavailableError
@@ -31,6 +32,8 @@ PORT_ATTEMPTS = 5
 POLL_SECONDS = 0.02
 """Pause between two looks at a child that is starting; both services answer within about 0.1 s."""
 LOG_TAIL_BYTES = 2000
+OWNER = "owner.lock"
+"""A file in a temporary data directory that its owner keeps locked; the lock goes when the owner dies in any way."""
 
 
 def free_port() -> int:
@@ -39,6 +42,27 @@ def free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _own(directory: Path) -> BinaryIO:
+    """Mark a temporary directory as ours while we live."""
+    unnamed = directory / f"{OWNER}.new"
+    lock = unnamed.open("wb")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # The name appears only once the lock is held, or another process's sweep could come in between.
+    unnamed.rename(directory / OWNER)
+    return lock
+
+
+def _sweep(prefix: str) -> None:
+    """Remove temporary directories whose owner was killed before it could do it."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{OWNER}"):
+        # A live owner's cannot be locked.
+        with contextlib.suppress(OSError), lock.open("r+b") as handle:
+            if lock.parent.lstat().st_uid != os.getuid():
+                continue
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 class _Service(ABC):
@@ -69,6 +93,7 @@ class _Service(ABC):
         self._child: Child | None = None
         self._port = 0
         self._dir: Path | None = None
+        self._lock: BinaryIO | None = None
         self._owner = os.getpid()
 
     @property
@@ -125,6 +150,9 @@ class _Service(ABC):
         if self._dir is not None and self._given_dir is None:
             shutil.rmtree(self._dir, ignore_errors=True)
         self._dir = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -137,7 +165,10 @@ class _Service(ABC):
     def _make_dir(self) -> None:
         try:
             if self._given_dir is None:
-                self._dir = Path(tempfile.mkdtemp(prefix=f"tapewire-{self.package}-"))
+                prefix = f"tapewire-{self.package}-"
+                _sweep(prefix)
+                self._dir = Path(tempfile.mkdtemp(prefix=prefix))
+                self._lock = _own(self._dir)
             else:
                 self._dir = self._given_dir.resolve()
                 self._dir.mkdir(parents=True, exist_ok=True)

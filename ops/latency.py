@@ -202,11 +202,11 @@ def _cells(values: list[int]) -> list[str]:
     figures = summary_ms(values)
     if figures is None:
         return ["0", "-", "-", "-"]
-    return [str(len(values)), *(f"{value:.1f}" for value in figures.values())]
+    return [str(len(values)), *(f"{round(value, 1) + 0.0:.1f}" for value in figures.values())]
 
 
 def _ms(duration_ns: int) -> str:
-    return f"{duration_ns / NS_PER_MS:.3f}"
+    return f"{round(duration_ns / NS_PER_MS, 3) + 0.0:.3f}"  # a negative zero helps nobody
 
 
 def _print_json(value: object) -> None:

@@ -22,10 +22,11 @@ RUNS = Path(".tapewire")
 """Runs keep their logs here, under the working directory."""
 CONFIG_FILE = "tapewire.toml"
 
-WORKER_STOP_SECONDS = 2.5
-"""From SIGTERM to SIGKILL of a worker. Its scheduler has drained before, so nothing of value is running."""
+WORKER_STOP_SECONDS = 6.0
+"""From SIGTERM to SIGKILL of a worker: vLLM takes some seconds to end its own processes. Its scheduler has drained
+before, so nothing of value is running."""
 MOST_SCHEDULER_SECONDS = 6.5
-"""With the workers' time and that of embedded services, Ctrl-C ends everything within ten seconds."""
+"""Leaves its workers some of `ops.supervisor.STOP_SECONDS`."""
 
 
 def make_run_dir(given: Path | None, kind: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -22,6 +23,11 @@ PARENT_VARIABLE = "TAPEWIRE_DIE_WITH"
 """Environment variable that names the process id a child must not outlive."""
 PR_SET_PDEATHSIG = 1
 """From ``sys/prctl.h``: the signal that the kernel sends when the parent dies."""
+
+STOP_SECONDS = 8.0
+"""For all stages together: Ctrl-C ends within ten seconds, and embedded services need their part of them."""
+LEAST_STOP_SECONDS = 1.0
+"""What a later stage gets even when an earlier one has used up the time."""
 
 SHOWN_LOG_LINES = 12
 """Lines of a child's log that an error about it shows."""
@@ -180,17 +186,22 @@ class Child:
             # An engine process that its worker left behind would hold memory and cores.
             _kill_group(process.pid)
 
-    async def stop(self) -> None:
-        """Send SIGTERM, wait at most ``stop_seconds``, then SIGKILL; returns when the process is gone."""
+    async def stop(self, most_seconds: float = math.inf) -> None:
+        """Send SIGTERM, wait, then SIGKILL; returns when the process is gone.
+
+        Args:
+            most_seconds: bounds the wait where it is shorter than the child's own ``stop_seconds``.
+        """
+        seconds = min(self.spec.stop_seconds, most_seconds)
         self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
             return
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), self.spec.stop_seconds)
+            await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
-            log.warning("child_killed", child=self.spec.name, after_seconds=self.spec.stop_seconds)
+            log.warning("child_killed", child=self.spec.name, after_seconds=round(seconds, 1))
             _kill_group(process.pid)
             await process.wait()
 
@@ -254,8 +265,10 @@ class Supervisor:
                 life.result()
         finally:
             try:
+                deadline = time.monotonic() + STOP_SECONDS
                 for stage in self.stages:
-                    await asyncio.gather(*(child.stop() for child in stage))
+                    left = max(LEAST_STOP_SECONDS, deadline - time.monotonic())
+                    await asyncio.gather(*(child.stop(left) for child in stage))
             finally:
                 # Reached at once when a second signal cancels the wait: each life kills its process as it ends.
                 for life in lives:

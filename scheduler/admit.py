@@ -13,7 +13,7 @@ from scheduler.classify import Classifier, text_of
 from scheduler.ledger import Ledger
 from scheduler.outcomes import Outcomes
 from scheduler.tokens import TextTokenizer
-from scheduler.work import Headers, Origin, Work
+from scheduler.work import Headers, Origin, Original, Work
 from schemas.codec import Limits, decode_filing, decode_news
 from schemas.enums import NewsStatus, Stage
 from schemas.errors import DecodeError
@@ -97,8 +97,6 @@ class Admission:
                 Work(
                     origin=origin,
                     event_id=event.event_id,
-                    event_version=event.version,
-                    instruments=tuple(event.instruments),
                     class_index=class_index,
                     tokens=tokens.ids,
                     token_count=tokens.count,
@@ -106,11 +104,7 @@ class Admission:
                     event_time_ns=event_time,
                     deadline_ns=event_time + int(service_class.slo_ms * MILLISECOND),
                     toxic_ns=event_time + int(toxic_ms * MILLISECOND) if toxic_ms is not None else 0,
-                    key=record.key,
-                    value=record.value,
-                    headers=record.headers,
-                    published_ns=_published(event),
-                    received_ns=event.received_at_ns,
+                    record=Original(record.key, record.value, record.headers).packed(),
                     appended_ns=appended,
                     consumed_ns=consumed,
                     queued_ns=queued,
@@ -129,7 +123,8 @@ class Admission:
         try:
             event: Event = decode(value, self._limits)
         except DecodeError as error:
-            self._outcomes.dead_record(origin, record.key, value, headers, error.kind, error.field, error.reason)
+            original = Original(record.key, value, headers)
+            self._outcomes.dead_record(origin, original, error.kind, error.field, error.reason)
             return None
         if isinstance(event, NewsEvent) and event.status is NewsStatus.KILLED:
             self._outcomes.retraction(event, origin, headers, _first_stamps(event, record, consumed))

@@ -9,7 +9,7 @@ import structlog
 
 from scheduler.publisher import OutHeaders, Publisher
 from scheduler.stats import Stats
-from scheduler.work import Headers, Origin, Work
+from scheduler.work import Headers, Origin, Original, Work, read_source
 from schemas.codec import encode_json
 from schemas.enums import Direction, Outcome, SignalKind, Stage
 from schemas.errors import ErrorKind
@@ -87,16 +87,18 @@ class Outcomes:
     def signal(self, work: Work, result: Result, engine: EngineInfo, prompt_version: str) -> None:
         """Publish what the model said about an event."""
         now = time.time_ns()
-        stamps = work.stamps()
+        original = work.original()
+        source = read_source(original.value)
+        stamps = work.stamps(source)
         stamps[Stage.EMITTED] = now
         late = now > work.deadline_ns
         counters = self._stats.classes[work.class_index]
         answer = result.answer
         probabilities = answer.probabilities
         signal = Signal(
-            signal_id=signal_id(work.event_id, work.event_version, engine.model_revision, prompt_version),
+            signal_id=signal_id(work.event_id, source.version, engine.model_revision, prompt_version),
             event_id=work.event_id,
-            event_version=work.event_version,
+            event_version=source.version,
             topic=work.origin.topic,
             partition=work.origin.partition,
             offset=work.origin.offset,
@@ -110,25 +112,29 @@ class Outcomes:
             deadline_ns=work.deadline_ns,
             late=late,
             stamps=stamps,
-            instruments=list(work.instruments),
+            instruments=source.instruments,
             event_type=answer.event_type,
             event_type_probability=answer.event_type_probability,
             truncated=work.truncated,
         )
         counters.signal((now - work.event_time_ns) / NANOSECONDS, late=late)
-        key = (work.instruments[0] if work.instruments else work.event_id).encode()
-        self._publish(self._topics.signals, key, encode_json(signal), work, Outcome.SIGNAL, stamps, late=late)
+        key = (source.instruments[0] if source.instruments else work.event_id).encode()
+        receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
+        headers = _headers(work.event_id, original.headers)
+        self._publisher.publish(self._topics.signals, key, encode_json(signal), headers, receipt)
 
     def expired(self, work: Work, now: int, reason: str) -> None:
         """Publish that an event was not worth running any more."""
+        original = work.original()
+        source = read_source(original.value)
         stage = work.stage()
-        stamps = work.stamps()
+        stamps = work.stamps(source)
         stamps[Stage.EMITTED] = now
         counters = self._stats.classes[work.class_index]
         counters.expired += 1
         expired = Expired(
             event_id=work.event_id,
-            event_version=work.event_version,
+            event_version=source.version,
             topic=work.origin.topic,
             partition=work.origin.partition,
             offset=work.origin.offset,
@@ -138,10 +144,11 @@ class Outcomes:
             deadline_ns=work.deadline_ns,
             reason=reason,
             stamps=stamps,
-            instruments=list(work.instruments),
+            instruments=source.instruments,
         )
-        key = work.event_id.encode()
-        self._publish(self._topics.expired, key, encode_json(expired), work, Outcome.EXPIRED, stamps, late=True)
+        receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
+        headers = _headers(work.event_id, original.headers)
+        self._publisher.publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
     def retraction(self, event: NewsEvent, origin: Origin, headers: Headers, stamps: Stamps) -> None:
         """Publish that what was said about a killed story no longer holds; no engine is asked."""
@@ -188,40 +195,21 @@ class Outcomes:
         """Publish an event that was decoded and classified but cannot be answered."""
         counters = self._stats.classes[work.class_index]
         counters.dead_letters += 1
-        stage = work.stage()
-        stamps = work.stamps()
+        original = work.original()
+        stamps = work.stamps(read_source(original.value))
         stamps[Stage.EMITTED] = time.time_ns()
-        entry = self._entry(work, Outcome.DEAD_LETTER, stamps, late=False)
-        self._dead_letter(
-            Receipt(work.origin, entry), work.key, work.value, work.headers, kind, "", message, stage, work.runs
-        )
+        receipt = self._receipt(work, Outcome.DEAD_LETTER, stamps, late=False)
+        self._dead_letter(receipt, original, kind, "", message, work.stage(), work.runs)
 
-    def dead_record(
-        self,
-        origin: Origin,
-        key: bytes | None,
-        value: bytes,
-        headers: Headers,
-        kind: ErrorKind,
-        field: str,
-        reason: str,
-    ) -> None:
+    def dead_record(self, origin: Origin, original: Original, kind: ErrorKind, field: str, reason: str) -> None:
         """Publish a record that could not be decoded."""
         self._stats.undecodable += 1
-        self._dead_letter(Receipt(origin, None), key, value, headers, kind.value, field, reason, Stage.CONSUMED, 0)
+        self._dead_letter(Receipt(origin, None), original, kind.value, field, reason, Stage.CONSUMED, 0)
 
     def _dead_letter(
-        self,
-        receipt: Receipt,
-        key: bytes | None,
-        value: bytes,
-        headers: Headers,
-        kind: str,
-        field: str,
-        message: str,
-        stage: Stage,
-        attempts: int,
+        self, receipt: Receipt, original: Original, kind: str, field: str, message: str, stage: Stage, attempts: int
     ) -> None:
+        key, value, headers = original
         origin = receipt.origin
         log.warning(
             "dead_letter",
@@ -252,14 +240,8 @@ class Outcomes:
             value = value[: max(room, 0)]
         self._publisher.publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
 
-    def _publish(
-        self, topic: str, key: bytes, value: bytes, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool
-    ) -> None:
-        receipt = Receipt(work.origin, self._entry(work, outcome, stamps, late=late))
-        self._publisher.publish(topic, key, value, _headers(work.event_id, work.headers), receipt)
-
-    def _entry(self, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool) -> StampEntry:
-        return StampEntry(
+    def _receipt(self, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool) -> Receipt:
+        entry = StampEntry(
             event_id=work.event_id,
             service_class=self._stats.classes[work.class_index].settings.name,
             outcome=outcome,
@@ -267,6 +249,7 @@ class Outcomes:
             slo_ns=work.deadline_ns - work.event_time_ns,
             stamps=stamps,
         )
+        return Receipt(work.origin, entry)
 
 
 def _headers(event_id: str, source: Headers) -> OutHeaders:

@@ -53,5 +53,6 @@ class Room:
 
 
 def _size(work: Work) -> int:
-    # Not the tokens: a text may be cut while it waits, and what entered must leave.
-    return WORK_BYTES + 2 * len(work.value)
+    # Twice the record stands for the token ids too. Not their own length: a text may be cut while it waits, and what
+    # entered must leave.
+    return WORK_BYTES + 2 * len(work.record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from schemas.enums import Stage
@@ -36,13 +37,36 @@ class State(IntEnum):
     DROPPED = 3
 
 
+class Source(Struct, kw_only=True, frozen=True):
+    """What an outcome needs to know of the event behind it, news or filing."""
+
+    version: int = 1
+    instruments: list[str] = []
+    published_at_ns: Nanoseconds = 0
+    accepted_at_ns: Nanoseconds = 0
+    received_at_ns: Nanoseconds = 0
+
+
+class Original(NamedTuple):
+    """An input record as it came."""
+
+    key: bytes | None
+    value: bytes
+    headers: Headers
+
+    def packed(self) -> bytes:
+        """Return it as one bytes object: a fifth of what the parts cost as objects of their own."""
+        return _pack(self)
+
+
 class Work(Struct, kw_only=True, gc=False):
     """One event that waits for, or is in, an engine.
 
-    Kept small, since a hundred thousand of these may wait: token ids are packed bytes, the text itself is gone
-    (the raw record is kept, because a dead letter must hold it untouched).
+    Kept small, since a hundred thousand of these may wait: token ids are packed bytes, and of the event itself only
+    the original record is kept, packed. It is read again (a microsecond) when there is an outcome to write.
 
     Args:
+        record: the packed `Original`.
         class_index: position of the service class in the configuration, 0 the most urgent.
         tokens: packed token ids of the text (see `schemas.frames.pack_tokens`).
         token_count: number of those.
@@ -55,8 +79,6 @@ class Work(Struct, kw_only=True, gc=False):
 
     origin: Origin
     event_id: str
-    event_version: int
-    instruments: tuple[str, ...]
     class_index: int
     tokens: bytes
     token_count: int
@@ -64,11 +86,7 @@ class Work(Struct, kw_only=True, gc=False):
     event_time_ns: Nanoseconds
     deadline_ns: Nanoseconds
     toxic_ns: Nanoseconds
-    key: bytes | None
-    value: bytes
-    headers: Headers
-    published_ns: Nanoseconds
-    received_ns: Nanoseconds
+    record: bytes
     appended_ns: Nanoseconds
     consumed_ns: Nanoseconds
     queued_ns: Nanoseconds = 0
@@ -84,11 +102,15 @@ class Work(Struct, kw_only=True, gc=False):
     deaths: int = 0
     refusals: int = 0
 
-    def stamps(self) -> Stamps:
+    def original(self) -> Original:
+        """Return the input record."""
+        return _unpack(self.record)
+
+    def stamps(self, source: Source) -> Stamps:
         """Return the stamps so far, without the stages that were not reached."""
         pairs = (
-            (Stage.PUBLISHED, self.published_ns),
-            (Stage.RECEIVED, self.received_ns),
+            (Stage.PUBLISHED, source.published_at_ns or source.accepted_at_ns),
+            (Stage.RECEIVED, source.received_at_ns),
             (Stage.APPENDED, self.appended_ns),
             (Stage.CONSUMED, self.consumed_ns),
             (Stage.QUEUED, self.queued_ns),
@@ -101,7 +123,11 @@ class Work(Struct, kw_only=True, gc=False):
 
     def stage(self) -> Stage:
         """Return the last stage it reached."""
-        return max(self.stamps().items(), key=lambda pair: _ORDER[pair[0]])[0]
+        if self.completed_ns:
+            return Stage.COMPLETED
+        if self.first_token_ns:
+            return Stage.FIRST_TOKEN
+        return Stage.DISPATCHED if self.dispatched_ns else Stage.QUEUED
 
     def forget_run(self) -> None:
         """Clear what one run left behind, so that a requeued event looks queued; its deadline stays."""
@@ -110,4 +136,6 @@ class Work(Struct, kw_only=True, gc=False):
         self.request_id = 0
 
 
-_ORDER = {stage: index for index, stage in enumerate(Stage)}
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(Original).decode
+read_source = msgspec.json.Decoder(Source).decode

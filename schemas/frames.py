@@ -247,6 +247,23 @@ class TokenizerWanted(Struct, kw_only=True, frozen=True, tag="tokenizer_wanted")
     """Send the tokenizer file."""
 
 
+class StepPolicy(Struct, kw_only=True, frozen=True):
+    """What an engine's step scheduler needs to keep a step inside an urgent deadline.
+
+    The seconds are the worker's step-time model: ``step + prefill tokens * prefill_token + decodes * decode +
+    KV tokens * kv_token``.
+
+    Args:
+        lower_step_tokens: most prefill tokens of less urgent classes in one step.
+    """
+
+    lower_step_tokens: int
+    step_seconds: float
+    prefill_token_seconds: float
+    decode_seconds: float
+    kv_token_seconds: float
+
+
 class Request(Struct, kw_only=True, frozen=True):
     """One piece of work.
 
@@ -257,6 +274,7 @@ class Request(Struct, kw_only=True, frozen=True):
         priority: lower runs first (vLLM's ``priority``).
         deadline_ns: nanoseconds since the epoch.
         extractor: which template, labels and output form.
+        floor: less urgent work that is its class's guaranteed share; an engine never holds it back.
     """
 
     request_id: int
@@ -265,13 +283,15 @@ class Request(Struct, kw_only=True, frozen=True):
     priority: int
     deadline_ns: int
     extractor: str
+    floor: bool = False
 
 
 class Requests(Struct, kw_only=True, frozen=True, tag="requests"):
-    """Work for the engine, most urgent first."""
+    """Work for the engine, most urgent first, and how it should split its steps from now on."""
 
     session: str
     requests: list[Request]
+    policy: StepPolicy | None = None
 
 
 class Abort(Struct, kw_only=True, frozen=True, tag="abort"):

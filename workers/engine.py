@@ -154,3 +154,8 @@ def monotonic_to_epoch_ns() -> int:
     stamps of an engine in a process of its own.
     """
     return time.time_ns() - time.monotonic_ns()
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """Return text from outside, safe for a log line or a terminal and bounded in length."""
+    return "".join(char if char.isprintable() else "?" for char in text[:limit])

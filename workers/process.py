@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -18,18 +17,14 @@ from schemas.frames import (
     Abort,
     Drain,
     Failure,
-    Failures,
     Goodbye,
     Heartbeat,
     Hello,
-    Progress,
     Refused,
     Request,
     Requests,
     Result,
-    Results,
     Started,
-    StepReport,
     TokenizerFile,
     TokenizerWanted,
     ToWorker,
@@ -38,14 +33,22 @@ from schemas.frames import (
     decode_to_worker,
 )
 from schemas.settings import LinkSettings, WorkerSettings
-from workers.engine import Engine, EngineDescription, EngineDiedError, EngineSink, OnState, Steps, WorkerState
+from workers.engine import (
+    Engine,
+    EngineDescription,
+    EngineDiedError,
+    EngineSink,
+    OnState,
+    Steps,
+    WorkerState,
+    printable,
+)
 from workers.link import WorkerLink, worker_identity
+from workers.outbox import Outbox
 
 DRAIN_SECONDS = 5.0
 """Longest wait for work in flight at a drain. With the engine's stop and the link's linger this stays below the ten
 seconds after which whoever asked would kill the process."""
-STEP_REPORT_SECONDS = 0.1
-"""Least time between step reports: a fast engine makes hundreds of steps a second."""
 FRAMES_PER_TURN = 32
 """Frames handled before other tasks get their turn. A receive that never has to wait would not yield by itself, and
 a flood of work would silence the heartbeat."""
@@ -97,7 +100,11 @@ def create_engine(settings: WorkerSettings, sink: EngineSink, on_state: OnState)
         from workers.sim_engine import SimEngine
 
         return SimEngine(settings, sink, on_state)
-    raise UnavailableError("vLLM", "worker.engine", "this engine is not built yet")
+    try:
+        from workers.vllm_engine import VllmEngine
+    except ModuleNotFoundError as error:
+        raise UnavailableError("vLLM", "worker.engine", f"{error}; pip install 'tapewire[cpu]' or [gpu]") from None
+    return VllmEngine(settings, sink, on_state)
 
 
 def engine_name(description: EngineDescription) -> str:
@@ -125,14 +132,8 @@ class Worker:
         self._session = ""
         self._ids: set[int] = set()
         self._draining = False
-        self._flush_due = False
         self._bad_frame_seen = False
-        self._results: list[Result] = []
-        self._started: list[Started] = []
-        self._failures: list[Failure] = []
-        self._report: StepReport | None = None
-        self._report_timer: asyncio.TimerHandle | None = None
-        self._reported_at = 0.0
+        self._outbox = Outbox(connection.send, self._check_idle)
         self._nudge = asyncio.Event()
         self._idle = asyncio.Event()
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -157,14 +158,13 @@ class Worker:
         try:
             await self._drain(await self._end)
         except EngineDiedError as error:
-            self._flush()
+            self._outbox.flush()
             self._goodbye(error.reason)
             # Somebody asked this process to end, and took the engine down first: that is an end, not an accident.
             if not stop.is_set():
                 raise
         finally:
-            if self._report_timer is not None:
-                self._report_timer.cancel()
+            self._outbox.clear()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -174,40 +174,24 @@ class Worker:
     def on_started(self, started: Started) -> None:
         """See `EngineSink.on_started`."""
         if started.request_id in self._ids:
-            self._started.append(started)
-            self._flush_soon()
+            self._outbox.add_started(started)
 
     def on_result(self, result: Result) -> None:
         """See `EngineSink.on_result`."""
         if result.request_id in self._ids:
             self._ids.discard(result.request_id)
-            self._results.append(result)
-            self._flush_soon()
+            self._outbox.add_result(result)
 
     def on_failure(self, failure: Failure) -> None:
         """See `EngineSink.on_failure`."""
         if failure.request_id in self._ids:
             self._ids.discard(failure.request_id)
-            self._failures.append(failure)
-            self._flush_soon()
+            self._outbox.add_failure(failure)
             log.warning("request_failed", request_id=failure.request_id, kind=failure.kind, reason=failure.message)
 
     def on_steps(self, steps: Steps) -> None:
-        """See `EngineSink.on_steps`; reports are added up and sent every `STEP_REPORT_SECONDS` at most."""
-        before = self._report
-        self._report = StepReport(
-            session=self._session,
-            steps=steps.steps + (before.steps if before else 0),
-            seconds=steps.seconds + (before.seconds if before else 0.0),
-            prefill_tokens=steps.prefill_tokens + (before.prefill_tokens if before else 0),
-            decode_tokens=steps.decode_tokens + (before.decode_tokens if before else 0),
-            running=steps.running,
-            waiting=steps.waiting,
-            kv_usage=steps.kv_usage,
-        )
-        if self._report_timer is None:
-            wait = max(0.0, self._reported_at + STEP_REPORT_SECONDS - time.monotonic())
-            self._report_timer = asyncio.get_running_loop().call_later(wait, self._send_report)
+        """See `EngineSink.on_steps`."""
+        self._outbox.add_steps(steps)
 
     def on_died(self, reason: str) -> None:
         """See `EngineSink.on_died`."""
@@ -275,7 +259,7 @@ class Worker:
         if welcome.session == self._session:
             return
         self._drop_all()
-        self._session = welcome.session
+        self._session = self._outbox.session = welcome.session
         self._tell(WorkerState.WORKING, self._address)
         log.info("worker_welcomed", worker_id=self._id, session=printable(welcome.session))
 
@@ -291,9 +275,8 @@ class Worker:
     def _drop_all(self) -> None:
         """Forget everything that an older session gave or was to be told."""
         self._abort(set(self._ids))
-        self._session = ""
-        self._results, self._started, self._failures = [], [], []
-        self._report = None
+        self._session = self._outbox.session = ""
+        self._outbox.clear()
 
     # What the scheduler is told
 
@@ -330,32 +313,6 @@ class Worker:
             pid=os.getpid(),
         )
 
-    def _flush_soon(self) -> None:
-        """Send what the engine reports in this loop turn as one frame each of progress, results and failures."""
-        if not self._flush_due:
-            self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_due = False
-        if self._started:
-            self._link.send(Progress(session=self._session, started=self._started))
-            self._started = []
-        if self._results:
-            self._link.send(Results(session=self._session, results=self._results))
-            self._results = []
-        if self._failures:
-            self._link.send(Failures(session=self._session, failures=self._failures))
-            self._failures = []
-        self._check_idle()
-
-    def _send_report(self) -> None:
-        self._report_timer = None
-        self._reported_at = time.monotonic()
-        if self._report is not None and self._session:
-            self._link.send(msgspec.structs.replace(self._report, session=self._session))
-        self._report = None
-
     # The end
 
     async def _await_stop(self, stop: asyncio.Event) -> None:
@@ -383,7 +340,7 @@ class Worker:
         except TimeoutError:
             log.warning("drain_cut_short", worker_id=self._id, in_flight=len(self._ids))
             self._abort(set(self._ids))
-        self._flush()
+        self._outbox.flush()
         self._goodbye(reason)
 
     def _check_idle(self) -> None:
@@ -408,11 +365,6 @@ async def _unless_stopped(
         for task in (starting, stopping):
             task.cancel()
         await asyncio.gather(starting, stopping, return_exceptions=True)
-
-
-def printable(text: str, limit: int = 200) -> str:
-    """Return text from the other side of a link, safe for a log line or a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in text[:limit])
 
 
 def _tell_nobody(state: WorkerState, detail: str) -> None:

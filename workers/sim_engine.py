@@ -257,8 +257,19 @@ class SimEngine:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A step loop that ends by itself is a defect; the process must not live on as if it had an engine."""
-        if not task.cancelled():
-            self._sink.on_died(f"the step loop ended: {task.exception()!r}")
+        if task.cancelled():
+            return
+        flights, self._flights = list(self._flights), {}
+        for request_id in flights:
+            self._sink.on_failure(
+                Failure(
+                    request_id=request_id,
+                    kind=ErrorKind.ENGINE_ERROR.value,
+                    message="the engine died",
+                    retryable=True,
+                )
+            )
+        self._sink.on_died(f"the step loop ended: {task.exception()!r}")
 
 
 def _output_tokens(prompt: Prompt, checksum: int) -> int:

@@ -1,4 +1,4 @@
-"""Train the simulated engine's tokenizer: ``python -m workers.train_sim_tokenizer`` writes ``sim_tokenizer.json``.
+"""Train the simulated engine's tokenizer: ``python -m workers.train_sim_tokenizer [SAMPLES]`` writes its file.
 
 The text is the project's own (prompt templates and sample events), so the file carries no one else's rights. It is
 a byte-level BPE like those of real models: any text has ids, and ids have the lengths that a real tokenizer gives.
@@ -55,6 +55,6 @@ def train(text: Iterator[str]) -> Tokenizer:
 
 
 if __name__ == "__main__":
-    trained = train(corpus())
+    trained = train(corpus(Path(sys.argv[1]) if len(sys.argv) > 1 else SAMPLES))
     trained.save(str(OUTPUT))
     sys.stderr.write(f"{OUTPUT}: {trained.get_vocab_size()} tokens\n")

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -115,8 +116,10 @@ def test_it_is_out_of_reach_of_the_terminal() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-def test_kill_9_of_the_parent_ends_the_services() -> None:
-    """A parent that dies without a chance to clean up takes its services with it."""
+def test_kill_9_of_the_parent_ends_the_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent that dies without a chance to clean up takes its services with it; the next start removes its data."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     script = (
         "import sys; from ops.embedded import EmbeddedKafka, EmbeddedRedis\n"
         "print(EmbeddedKafka().start().pid, EmbeddedRedis().start().pid, flush=True); sys.stdin.read()"
@@ -131,6 +134,12 @@ def test_kill_9_of_the_parent_ends_the_services() -> None:
     assert all(ended(pidfd) for pidfd in watched)
     for pidfd in watched:
         os.close(pidfd)
+    left = list(tmp_path.iterdir())
+    assert len(left) == 2
+    with EmbeddedKafka() as one, EmbeddedRedis() as two, EmbeddedRedis() as three:
+        assert sorted(tmp_path.iterdir()) == sorted(s.data_dir for s in (one, two, three) if s.data_dir)
+        assert not any(path.exists() for path in left)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_parent_that_forgets_to_stop_leaves_nothing(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import workers
 from scheduler.budgets import WorkerBudget
-from scheduler.work import Headers, Origin, Work
+from scheduler.work import Headers, Origin, Original, Work
 from schemas.frames import PROTOCOL_VERSION, EngineInfo, Extractor, Hello, Limits, pack_tokens
 from schemas.identity import tokenizer_hash
 from schemas.settings import ClassSettings, ReserveSettings
@@ -83,7 +82,6 @@ def work(
     deadline_ns: int | None = None,
     toxic_ns: int = 0,
     event_id: str = "wire:story:1",
-    instruments: Iterable[str] = ("ACME",),
     value: bytes = b"{}",
     headers: Headers = (),
     origin: Origin | None = None,
@@ -93,8 +91,6 @@ def work(
     return Work(
         origin=origin or Origin("test.news", 0, offset, 1),
         event_id=event_id,
-        event_version=1,
-        instruments=tuple(instruments),
         class_index=class_index,
         tokens=pack_tokens(list(range(tokens))),
         token_count=tokens,
@@ -102,11 +98,7 @@ def work(
         event_time_ns=EVENT_TIME_NS,
         deadline_ns=EVENT_TIME_NS + 150 * MILLISECOND if deadline_ns is None else deadline_ns,
         toxic_ns=toxic_ns,
-        key=b"story",
-        value=value,
-        headers=headers,
-        published_ns=EVENT_TIME_NS - MILLISECOND,
-        received_ns=EVENT_TIME_NS,
+        record=Original(b"story", value, headers).packed(),
         appended_ns=EVENT_TIME_NS + MILLISECOND,
         consumed_ns=EVENT_TIME_NS + 2 * MILLISECOND,
         queued_ns=EVENT_TIME_NS + 3 * MILLISECOND,

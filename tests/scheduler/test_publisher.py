@@ -71,7 +71,7 @@ async def test_records_without_a_key_spread_over_the_partitions(kafka_settings: 
         for number in range(4 * kafka_settings.partitions):
             publisher.publish(topic, None, b"%d" % number, [], None)
         assert await publisher.flush(20)
-    counts = defaultdict(int)
+    counts: defaultdict[int, int] = defaultdict(int)
     for record in await read(kafka_settings, topic):
         counts[record.partition] += 1
     assert dict(counts) == dict.fromkeys(range(kafka_settings.partitions), 4)

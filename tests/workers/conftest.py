@@ -42,22 +42,23 @@ class FakeScheduler:
         """Send bytes that need not be a frame."""
         self._socket.send_multipart([self.identity, data])
 
-    async def receive(self) -> FromWorker:
+    async def receive(self, patience: float = PATIENCE) -> FromWorker:
         """Return the next frame of any kind."""
-        self.identity, raw = await asyncio.wait_for(self._socket.recv_multipart(), PATIENCE)
+        async with asyncio.timeout(patience):
+            self.identity, raw = await self._socket.recv_multipart()
         return decode_from_worker(raw)
 
-    async def expect(self, kind: type[T]) -> T:
+    async def expect(self, kind: type[T], patience: float = PATIENCE) -> T:
         """Return the next frame of this kind, passing over others."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             while True:
-                frame = await self.receive()
+                frame = await self.receive(patience)
                 if isinstance(frame, kind):
                     return frame
 
-    async def welcome(self, session: str) -> Hello:
+    async def welcome(self, session: str, patience: float = PATIENCE) -> Hello:
         """Wait for a hello and welcome the worker."""
-        hello = await self.expect(Hello)
+        hello = await self.expect(Hello, patience)
         self.send(Welcome(session=session, heartbeat_seconds=0.05))
         return hello
 

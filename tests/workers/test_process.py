@@ -29,9 +29,9 @@ from schemas.frames import (
 from schemas.identity import tokenizer_hash
 from schemas.settings import LinkSettings, WorkerSettings
 from tests.workers.conftest import BRIEF, INSTANT, PATIENCE, STUCK, FakeScheduler, RunningWorker, make_request
-from workers.engine import WorkerState
+from workers.engine import EngineDiedError, WorkerState, printable
 from workers.link import WorkerLink, worker_identity
-from workers.process import printable, serve
+from workers.process import serve
 
 Start = Callable[[WorkerSettings], RunningWorker]
 
@@ -195,6 +195,25 @@ async def test_a_drain_that_takes_too_long_is_cut_short(
     worker.stop.set()
     await scheduler.expect(Goodbye)
     await worker.ended()
+
+
+async def test_a_dead_engine_ends_the_worker(
+    scheduler: FakeScheduler, start_worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the engine dies, its work is reported as retryable, the worker says goodbye and ends with an error."""
+    worker = start_worker(BRIEF)
+    await scheduler.welcome("a")
+
+    def explode(_self: object, _step: object) -> None:
+        raise ValueError("no step")
+
+    monkeypatch.setattr("workers.sim_core.SimCore.apply", explode)
+    scheduler.send(Requests(session="a", requests=[make_request(1), make_request(2)]))
+    failures = await scheduler.expect(Failures)
+    assert {failure.request_id: failure.retryable for failure in failures.failures} == {1: True, 2: True}
+    await scheduler.expect(Goodbye)
+    with pytest.raises(EngineDiedError, match="no step"):
+        await worker.ended()
 
 
 async def test_refusal_is_a_configuration_error(scheduler: FakeScheduler, start_worker: Start) -> None:

@@ -1,0 +1,165 @@
+"""The simulated engine's step logic under random work: budgets hold, and every request ends exactly once."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.frames import Limits
+from workers.sim_core import Produced, Sequence, SimCore, Step
+
+LIMITS = Limits(
+    max_model_len=256,
+    max_num_batched_tokens=64,
+    long_prefill_token_threshold=32,
+    max_num_seqs=4,
+    kv_blocks=24,
+    block_size=16,
+)
+
+
+def make(request_id: int, prompt: int, output: int = 1, priority: int = 0, shared: int = 0) -> Sequence:
+    """Build a sequence."""
+    return Sequence(
+        request_id=request_id, priority=priority, prompt_tokens=prompt, output_tokens=output, shared_tokens=shared
+    )
+
+
+def step(core: SimCore) -> tuple[Step, Produced]:
+    """Make one step that must exist."""
+    planned = core.schedule()
+    assert planned is not None
+    return planned, core.apply(planned)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> list[tuple[str, Sequence | int]]:
+    """Draw a history of arrivals and aborts."""
+    actions: list[tuple[str, Sequence | int]] = []
+    for request_id in range(draw(st.integers(1, 25))):
+        prompt = draw(st.integers(33, 200))
+        sequence = make(
+            request_id,
+            prompt,
+            draw(st.integers(1, 40)),
+            draw(st.integers(0, 2)),
+            draw(st.sampled_from([0, 32])),
+        )
+        actions.append(("add", sequence))
+        for _ in range(draw(st.integers(0, 3))):
+            actions.append(("step", 0))  # noqa: PERF401 - a comprehension would hide that this draws
+        if draw(st.integers(0, 5)) == 0:
+            actions.append(("abort", draw(st.integers(0, request_id))))
+    return actions
+
+
+def check(core: SimCore, planned: Step) -> None:
+    """Check one step against every limit."""
+    assert sum(tokens for _, tokens in planned.work) == planned.prefill_tokens + planned.decode_tokens
+    assert planned.prefill_tokens + planned.decode_tokens <= LIMITS.max_num_batched_tokens
+    assert all(0 < tokens <= LIMITS.long_prefill_token_threshold for _, tokens in planned.work)
+    assert core.running <= LIMITS.max_num_seqs
+    assert core.used_blocks <= LIMITS.kv_blocks
+    ids = [sequence.request_id for sequence, _ in planned.work]
+    assert len(set(ids)) == len(ids)
+
+
+@settings(max_examples=200)
+@given(actions=scenarios())
+def test_limits_hold_and_everything_ends_once(actions: list[tuple[str, Sequence | int]]) -> None:
+    """Whatever arrives or is aborted, no step exceeds a budget, each request ends once, and all blocks come back."""
+    core = SimCore(LIMITS, cached_blocks=2)
+    added: set[int] = set()
+    aborted: set[int] = set()
+    first: list[int] = []
+    finished: list[int] = []
+
+    def advance() -> bool:
+        planned = core.schedule()
+        if planned is None:
+            return False
+        check(core, planned)
+        produced = core.apply(planned)
+        first.extend(produced.first)
+        finished.extend(produced.finished)
+        return True
+
+    for kind, value in actions:
+        if isinstance(value, Sequence):
+            assert core.fits(value.prompt_tokens, value.output_tokens, value.shared_tokens)
+            core.add(value)
+            added.add(value.request_id)
+        elif kind == "abort":
+            core.abort([value])
+            if value not in finished:
+                aborted.add(value)
+        else:
+            advance()
+    steps = 0
+    while advance():
+        steps += 1
+        assert steps < 10_000, "the engine does not come to an end"
+    assert sorted(finished) == sorted(added - aborted)
+    assert len(first) == len(set(first))
+    assert set(finished) <= set(first)
+    assert (core.running, core.waiting, core.used_blocks) == (0, 0, 2)
+
+
+def test_a_long_prefill_is_chunked() -> None:
+    """A prompt longer than the threshold takes several steps and answers after the last."""
+    core = SimCore(LIMITS)
+    core.add(make(1, prompt=70))
+    chunks = []
+    while True:
+        planned, produced = step(core)
+        chunks.append(planned.prefill_tokens)
+        if produced.finished:
+            break
+    assert chunks == [32, 32, 6]
+
+
+def test_urgent_work_waits_for_no_one_but_the_running() -> None:
+    """Among waiting requests the smaller priority goes first, whenever it came; running ones keep their turn."""
+    limits = Limits(**{**{f: getattr(LIMITS, f) for f in LIMITS.__struct_fields__}, "max_num_seqs": 1})
+    core = SimCore(limits)
+    core.add(make(1, prompt=40, priority=5))
+    step(core)
+    core.add(make(2, prompt=10, priority=5))
+    core.add(make(3, prompt=10, priority=0))
+    order = []
+    while (planned := core.schedule()) is not None:
+        order += core.apply(planned).finished
+    assert order == [1, 3, 2]
+
+
+def test_the_least_urgent_is_preempted() -> None:
+    """When KV blocks run out, the least urgent running request starts over and still finishes."""
+    limits = Limits(**{**{f: getattr(LIMITS, f) for f in LIMITS.__struct_fields__}, "kv_blocks": 5})
+    core = SimCore(limits)
+    core.add(make(1, prompt=31, output=20, priority=0))
+    core.add(make(2, prompt=31, output=20, priority=1))
+    preempted: list[int] = []
+    finished: list[int] = []
+    while (planned := core.schedule()) is not None:
+        preempted += planned.preempted
+        finished += core.apply(planned).finished
+    assert set(preempted) == {2}
+    assert finished == [1, 2]
+
+
+def test_the_shared_prefix_costs_nothing() -> None:
+    """Whole blocks of the shared prefix are neither computed nor held again."""
+    core = SimCore(LIMITS, cached_blocks=2)
+    core.add(make(1, prompt=50, shared=40))
+    planned, _ = step(core)
+    assert planned.prefill_tokens == 50 - 32
+
+
+def test_what_can_never_run_does_not_fit() -> None:
+    """A request beyond the context or beyond the whole KV cache is told apart before it is queued."""
+    core = SimCore(LIMITS)
+    assert core.fits(255, 1, 0)
+    assert not core.fits(256, 1, 0)
+    small = SimCore(Limits(**{**{f: getattr(LIMITS, f) for f in LIMITS.__struct_fields__}, "kv_blocks": 3}))
+    assert small.fits(47, 1, 0)
+    assert not small.fits(48, 1, 0)
