@@ -14,11 +14,12 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings.exceptions import SettingsError
 
 from schemas.errors import ConfigError
+from schemas.news_settings import NewsSettings
 from schemas.settings import (
+    EdgarSettings,
     KafkaSettings,
     LinkSettings,
     LogSettings,
-    NewsSettings,
     RedisSettings,
     SchedulerSettings,
     WorkerSettings,
@@ -45,6 +46,7 @@ class Settings(BaseSettings):
     link: LinkSettings = LinkSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
+    edgar: EdgarSettings = EdgarSettings()
     news: NewsSettings = NewsSettings()
     log: LogSettings = LogSettings()
 

@@ -44,6 +44,8 @@ class FeedErrorKind(StrEnum):
     NO_TEXT = "no_text"
     """Well-formed, with no text to classify (an attachment, a picture, an empty document)."""
     TOO_LARGE = "too_large"
+    UNREADABLE = "unreadable"
+    """The operating system does not let us read it."""
 
 
 class FeedError(TapewireError):

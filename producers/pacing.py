@@ -1,4 +1,4 @@
-"""One pace per host for the whole process: a slot for every request, and a pause when the host asks for one."""
+"""One pace per host for the whole process: a token for every request, and a pause when the host asks for one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 Sleep = Callable[[float], Awaitable[object]]
+BURST = 2
+"""Tokens that a bucket holds."""
 
 
 @dataclass(slots=True)
 class _Host:
-    next_at: float = 0.0
+    due_at: float = 0.0
     interval: float = 0.0
     paused_until: float = 0.0
 
 
 class HostPacer:
-    """Spaces the requests to each host evenly, whichever task makes them.
+    """A token bucket for each host, whichever task makes the requests.
 
-    It is a token bucket that holds one token: a bigger one would let through its size on top of the rate inside one
-    second, and a host that allows 10 requests a second counts exactly that.
+    The bucket holds `BURST` tokens, so that a poll and the fetch that it leads to follow each other at once, and no
+    second sees more than the rate plus `BURST` requests: a host that allows ten counts exactly that.
 
     Args:
         clock: monotonic seconds.
@@ -34,13 +36,13 @@ class HostPacer:
         self._hosts: dict[str, _Host] = {}
 
     async def turn(self, host: str, per_second: float) -> None:
-        """Wait for the next free slot of ``host``; where callers differ about its rate, the slowest one counts."""
+        """Wait for a token of ``host``; where callers differ about its rate, the slowest one counts."""
         state = self._hosts.setdefault(host, _Host())
         state.interval = max(state.interval, 1 / per_second)
         while True:
             now = self._clock()
-            slot = max(now, state.next_at, state.paused_until)
-            state.next_at = slot + state.interval
+            slot = max(now, state.due_at - (BURST - 1) * state.interval, state.paused_until)
+            state.due_at = max(state.due_at, slot) + state.interval
             if slot > now:
                 await self._sleep(slot - now)
             # A pause may have begun meanwhile; whoever slept through its start queues again behind it.

@@ -94,7 +94,7 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
         part: number of this part, from 1.
         parts: number of parts of the filing.
         amends: accession of the filing that this one amends (``/A`` forms), where it is known.
-        cleaned: what cleaning changed in the text (``mojibake``, ``controls=3``); empty when it came clean.
+        notes: what the feed handler changed in the part's document, as ``field: what`` (``text: mojibake``).
     """
 
     event_id: Id
@@ -112,7 +112,7 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     part: Count = 1
     parts: Count = 1
     amends: str = ""
-    cleaned: list[Label] = []
+    notes: list[Label] = []
     url: str = ""
     schema_version: int = SCHEMA_VERSION
 

@@ -97,3 +97,13 @@ class Topics:
     def news_seen_key(self, kind: str, name: str) -> str:
         """Redis string that says that a feed or a file was read before (expires)."""
         return f"{self.prefix}:news:seen:{kind}:{name}"
+
+    @property
+    def edgar_seen_key(self) -> str:
+        """Redis sorted set of EDGAR accessions whose publishing Kafka confirmed, scored by that time in seconds."""
+        return f"{self.prefix}:edgar:seen"
+
+    @property
+    def edgar_covered_key(self) -> str:
+        """Redis string: up to which moment of EDGAR's feed everything has been published, in nanoseconds."""
+        return f"{self.prefix}:edgar:covered"

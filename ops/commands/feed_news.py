@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ops.commands.options import Config, Json, settings_of
+from ops.commands.options import Config, Json, needs_extra, settings_of
 from ops.runtime import run
 from schemas.errors import ConfigError
-
-EXTRA = "feeds"
 
 
 def register(feed_app: typer.Typer) -> None:
@@ -33,11 +31,8 @@ def feed_news(
     settings = settings_of(config)
     if watch and not paths:
         raise ConfigError("--watch", "name the directories to watch; configured directories are always watched")
-    try:
+    with needs_extra("feeds"):
         from ops.feed_news import FeedNewsOptions
         from ops.feed_news import feed_news as feed
-    except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed: pip install 'tapewire[{EXTRA}]'"
-        raise ConfigError("feed news", reason) from None
     options = FeedNewsOptions(paths=tuple(paths or ()), watch=watch, as_json=as_json)
     raise typer.Exit(run(lambda stop: feed(settings, options, stop)))

@@ -11,7 +11,7 @@ from producers.edgar.header import ACCESSION, Header, Party, parse_header, ten_d
 from producers.edgar.items import DECIMAL_SINCE, merged
 from producers.edgar.parts import cut
 from producers.edgar.sections import sections
-from producers.edgar.text import DocumentText, decoded, is_html, root_of_xml, text_of
+from producers.edgar.text import DocumentText, decoded, is_html, label, root_of_xml, text_of
 from producers.edgar.xml_forms import XmlForm, parse_xml_form
 from producers.errors import FeedError, FeedErrorKind
 from producers.formats import ParseContext
@@ -25,7 +25,6 @@ SKIPPED_TYPES = re.compile(
 """Documents that repeat as data what another document says, or hold none of the filer's words: pictures, archives,
 XBRL, and the financial data schedules (EX-27) of the 1990s."""
 UNKNOWN_FORM = "UNKNOWN"
-LABEL_CHARS = 256
 TITLE_FROM_LINES = 60
 
 XML_ROOTS = frozenset({"ownershipDocument", "edgarSubmission", "informationTable"})
@@ -43,7 +42,7 @@ class Piece:
     document: int
     section: str
     text: str
-    cleaned: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,25 +73,26 @@ class Filing:
             amends: accession of the filing that this one amends.
         """
         header = self.header
-        company = header.subjects[0].name if header.subjects else ""
+        company = label(header.subjects[0].name) if header.subjects else ""
+        form = label(header.form) or UNKNOWN_FORM
         instruments = self._instruments(context)
         return [
             FilingEvent(
                 event_id=f"{header.accession}:{piece.document}:{number}",
                 accession=header.accession,
-                form=header.form,
+                form=form,
                 text=piece.text,
                 received_at_ns=context.received_at_ns,
                 accepted_at_ns=header.accepted_at_ns,
                 items=self.items,
                 ciks=header.ciks,
-                company=company[:LABEL_CHARS],
+                company=company,
                 instruments=instruments,
-                section=piece.section[:LABEL_CHARS],
+                section=label(piece.section),
                 part=number,
                 parts=len(self.pieces),
                 amends=amends,
-                cleaned=list(piece.cleaned),
+                notes=list(piece.notes),
                 url=context.url,
             )
             for number, piece in enumerate(self.pieces, start=1)
@@ -100,8 +100,8 @@ class Filing:
 
     def _instruments(self, context: ParseContext) -> list[str]:
         about = [party.cik for party in self.header.subjects]
-        mapped = (ticker for cik in about for ticker in context.tickers.get(cik, ()))
-        return list(dict.fromkeys((*self.symbols, *mapped)))
+        mapped = [ticker for cik in about for ticker in context.tickers.get(cik, ())]
+        return [ticker for ticker in dict.fromkeys(map(label, [*self.symbols, *mapped])) if ticker]
 
 
 def parse_filing(data: bytes, context: ParseContext) -> Filing:
@@ -214,20 +214,21 @@ class _Reader:
 
     def _add(self, document: sgml.Document, text: DocumentText) -> None:
         exhibit = document.type.upper().startswith("EX-")
+        notes = tuple(f"text: {change}" for change in text.changes)
         filed = self._header.filed
         decimal = filed >= DECIMAL_SINCE if filed else None
         for section in sections("" if exhibit else self._header.form, text.lines, decimal=decimal):
             if section.item and not exhibit:
                 self._items.append(section.item)
             name = _exhibit_name(document) if exhibit else section.name
-            self._cut(document, name, text.lines[section.start : section.end], text.changes)
+            self._cut(document, name, text.lines[section.start : section.end], notes)
 
-    def _cut(self, document: sgml.Document, section: str, lines: list[str], changes: tuple[str, ...]) -> None:
+    def _cut(self, document: sgml.Document, section: str, lines: list[str], notes: tuple[str, ...]) -> None:
         for text in cut(lines, self._context.part_chars):
             if not is_readable(text):
                 continue
             if len(self._pieces) < self._context.parts_most:
-                self._pieces.append(Piece(document=document.sequence, section=section, text=text, cleaned=changes))
+                self._pieces.append(Piece(document=document.sequence, section=section, text=text, notes=notes))
             else:
                 self._left_out += 1
 

@@ -60,6 +60,7 @@ _OLD = {
 CODES = frozenset(_MODERN)
 
 _CODE = re.compile(r"\d{1,2}(?:\.\d{2})?")
+_OTHER_CODE = re.compile(r"[0-9A-Za-z.()-]{1,6}")
 _WORDS = re.compile(r"[^a-z0-9]+")
 _HEADING = re.compile(
     r"\W{0,8}items?\s*(?:no\.?\s*)?[-:\u2013\u2014.#|]?\s*(\d{1,2})(?:\s*[.,]\s*(\d{2}))?(?![\d%])\s*[-:\u2013\u2014.)|]*\s*(.*)",
@@ -93,7 +94,7 @@ def code_of_title(value: str, form: str, filed: str) -> str:
     if _CODE.fullmatch(value):
         return value
     if not is_8k(form):
-        return value if len(value) <= 6 else ""
+        return value if _OTHER_CODE.fullmatch(value) else ""
     words = " ".join(_WORDS.sub(" ", value.lower()).split())
     titles = _OLD if filed and filed < DECIMAL_SINCE else _MODERN
     for code, beginnings in titles.items():

@@ -33,7 +33,7 @@ _MARKS = (
     (SecPage.RATE_LIMIT, re.compile(rb"request rate threshold exceeded|exceeded the sec.{1,12}traffic limit", _FLAGS)),
     (
         SecPage.UNDECLARED,
-        re.compile(rb"undeclared automated tool|automated tools? .{0,80}declare your traffic", _FLAGS),
+        re.compile(rb"undeclared automated tool|declare your traffic by updating your user agent", _FLAGS),
     ),
     (SecPage.UNAVAILABLE, re.compile(rb"sec\.gov \| file unavailable|this page is temporarily unavailable", _FLAGS)),
 )

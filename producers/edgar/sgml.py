@@ -57,9 +57,9 @@ class Submission:
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents in file order; a tag that is never closed ends at the next document."""
-        starts = [match.end() for match in _DOCUMENT.finditer(self.body) if _opens_line(self.body, match.start())]
-        for index, start in enumerate(starts[:DOCUMENTS_MOST]):
-            end = starts[index + 1] if index + 1 < len(starts) else len(self.body)
+        tags = [match.span() for match in _DOCUMENT.finditer(self.body) if _opens_line(self.body, match.start())]
+        for index, (_, start) in enumerate(tags[:DOCUMENTS_MOST]):
+            end = tags[index + 1][0] if index + 1 < len(tags) else len(self.body)
             yield _document(self.body[start:end], index + 1)
 
 

@@ -58,13 +58,21 @@ class _Placed:
 
 @dataclass(slots=True)
 class _Names:
-    """The column names in force."""
+    """The column names in force, and which of them a figure has used."""
 
-    by_column: list[str] = field(default_factory=list)
+    cells: list[_Placed] = field(default_factory=list)
+    by_column: list[list[str]] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    line: int = 0
 
     def of(self, start: int, end: int) -> str:
-        names = dict.fromkeys(name for name in self.by_column[start:end] if name)
-        return " ".join(names)
+        """Return the names of the columns from ``start`` to ``end`` (exclusive)."""
+        self.used.update(range(start, end))
+        return " ".join(dict.fromkeys(name for names in self.by_column[start:end] for name in names))
+
+    def unused(self) -> list[str]:
+        """Return the names that stood over no figure."""
+        return [cell.text for cell in self.cells if self.used.isdisjoint(range(cell.start, cell.end))]
 
 
 def linearise(rows: Sequence[Sequence[Cell]]) -> list[str]:
@@ -82,16 +90,25 @@ def linearise(rows: Sequence[Sequence[Cell]]) -> list[str]:
     waiting: list[list[_Placed]] = []
     seen_data = False
     for row in grid:
-        if _has_data(row):
-            lines.extend(_settle(waiting, names, seen_data=seen_data))
-            waiting = []
-            seen_data = True
-            lines.append(_named(row, names))
-        else:
+        if not _has_data(row):
             waiting.append(row)
+            continue
+        if headers := _settle(waiting, lines, seen_data=seen_data):
+            _keep_unused(names, lines)
+            names = _Names(headers, _column_names(headers), line=len(lines))
+        waiting = []
+        seen_data = True
+        lines.append(_named(row, names))
+    _keep_unused(names, lines)
     for row in waiting:
         lines.extend(_plain(row))
     return [line for line in lines if line]
+
+
+def _keep_unused(names: _Names, lines: list[str]) -> None:
+    """Put names that no figure used on a line of their own, where they stood: nothing of a table is lost."""
+    if unused := names.unused():
+        lines.insert(names.line, " | ".join(dict.fromkeys(unused)))
 
 
 def _placed(rows: Sequence[Sequence[Cell]]) -> list[list[_Placed]]:
@@ -158,37 +175,32 @@ def _has_data(row: list[_Placed]) -> bool:
     return bool(figures) or (len(values) > 1 and not row[0].is_value)
 
 
-def _settle(waiting: list[list[_Placed]], names: _Names, *, seen_data: bool) -> list[str]:
-    """Take the rows before a row of figures for column names where they are such; the others become lines."""
-    lines: list[str] = []
-    headers: list[list[_Placed]] = []
+def _settle(waiting: list[list[_Placed]], lines: list[str], *, seen_data: bool) -> list[_Placed]:
+    """Return the cells of the rows before a row of figures that name its columns; the other rows become lines."""
+    headers: list[_Placed] = []
     for row in waiting:
         first = row[0]
-        names_columns = len(row) > 1 or (first.start > 0 and first.end - first.start > 1)
+        names_columns = len(row) > 1 or first.start > 0
         if seen_data and names_columns and first.start == 0 and not first.is_header and not _only_years(row[1:]):
             names_columns = False
         if names_columns:
-            headers.append(row)
+            headers.extend(row)
         else:
             lines.extend(_plain(row))
-    if headers:
-        names.by_column = _column_names(headers)
-    return lines
+    return headers
 
 
 def _only_years(row: list[_Placed]) -> bool:
     return bool(row) and all(_YEAR.fullmatch(cell.text) for cell in row)
 
 
-def _column_names(headers: list[list[_Placed]]) -> list[str]:
-    width = max(cell.end for row in headers for cell in row)
-    columns: list[list[str]] = [[] for _ in range(width)]
-    for row in headers:
-        for cell in row:
-            for column in range(cell.start, cell.end):
-                if cell.text not in columns[column]:
-                    columns[column].append(cell.text)
-    return [" ".join(names) for names in columns]
+def _column_names(headers: list[_Placed]) -> list[list[str]]:
+    columns: list[list[str]] = [[] for _ in range(max(cell.end for cell in headers))]
+    for cell in headers:
+        for column in range(cell.start, cell.end):
+            if cell.text not in columns[column]:
+                columns[column].append(cell.text)
+    return columns
 
 
 def _named(row: list[_Placed], names: _Names) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from producers.clean import clean
+from producers.clean import clean, clean_line
 from producers.edgar.html import html_lines
 
 _HTML = re.compile(
     rb"<(?:!doctype\s+html|html|head|body|title|div|p|font|span|center|br|hr|td|tr|b|i|u|h[1-6])\b[^>]{0,2000}>",
     re.IGNORECASE,
 )
+LABEL_CHARS = 256
 _HTML_WITHIN = 16 * 1024
 """HTML shows itself in its first lines; an old plain text may quote a ``<B>`` much later."""
 _XML = re.compile(rb"\s*(?:<\?xml\b[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<(?!\?xml)([A-Za-z_][\w.-]*:?[\w.-]*)", re.DOTALL)
@@ -44,6 +45,11 @@ def decoded(body: bytes) -> str:
         return body.decode("utf-8")
     except UnicodeDecodeError:
         return body.decode("cp1252", "replace")
+
+
+def label(text: str) -> str:
+    """Return a name or a title as a record can carry it: clean, on one line, and bounded."""
+    return clean_line(text).text[:LABEL_CHARS].rstrip()
 
 
 def is_html(body: bytes) -> bool:

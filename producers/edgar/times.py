@@ -49,10 +49,9 @@ def eastern_date(time_ns: int) -> date:
     return (_EPOCH + timedelta(microseconds=time_ns // 1_000)).astimezone(EASTERN).date()
 
 
-def end_of_day_ns(day: date) -> int:
-    """Return the first moment after a day in Washington."""
-    after = day + timedelta(days=1)
-    return to_ns(datetime(after.year, after.month, after.day, tzinfo=EASTERN))
+def deadline_ns(day: date) -> int:
+    """Return 17:30 in Washington on a day: what is accepted later carries the next business day's date."""
+    return to_ns(datetime(day.year, day.month, day.day, 17, 30, tzinfo=EASTERN))
 
 
 def compact_date(stamp: str) -> str:

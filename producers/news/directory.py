@@ -177,7 +177,7 @@ class FileSource:
             reading = await asyncio.to_thread(self._parsed, path, stat.st_size, received)
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            reading = FeedError(FeedErrorKind.EMPTY, "", f"cannot be read: {reason}")
+            reading = FeedError(FeedErrorKind.UNREADABLE, "", f"cannot be read: {reason}")
         except (FeedError, DecodeError) as error:
             reading = error
         whole = settled or time.time() - stat.st_mtime >= SETTLED_SECONDS

@@ -43,7 +43,7 @@ class NewsFormat:
         """Return this format for the registry: items become events without knowledge of other versions."""
 
         def parse(data: bytes, context: ParseContext) -> list[Item]:
-            defaults = Defaults(source=context.source, limits=context.limits)
+            defaults = Defaults(unnamed=context.source or "unnamed", limits=context.limits)
             return [
                 stateless_event(item, context.received_at_ns)
                 for item in self.read(data, defaults, context.received_at_ns)

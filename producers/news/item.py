@@ -41,12 +41,14 @@ class Defaults:
 
     Args:
         source: name of the source; wins over what the items say, so that no sender can pass for another.
+        unnamed: source of items that name none, where ``source`` is empty.
         zone: of times without one; without it they stay unknown.
         language, urgency: where an item has none.
         clock_ahead_ns: how far the source's clock may run ahead, in nanoseconds.
     """
 
     source: str = ""
+    unnamed: str = "unnamed"
     zone: ZoneInfo | None = None
     language: str = ""
     urgency: int = 0
@@ -189,7 +191,7 @@ class ItemBuilder:
         Raises:
             FeedError: it has no id, or no text while it is not killed.
         """
-        name = id_part(self._defaults.source or source, SOURCE_CHARS) or "unnamed"
+        name = id_part(self._defaults.source or source or self._defaults.unnamed, SOURCE_CHARS) or "unnamed"
         own = id_part(story)
         if not own:
             raise FeedError(FeedErrorKind.MISSING_FIELD, "id", "nothing tells this story from others")

@@ -19,8 +19,8 @@ from producers.news.story import unpublished
 from producers.pacing import Sleep
 from producers.times import SECOND
 from schemas.errors import DecodeError
+from schemas.news_settings import NewsFeedSettings
 from schemas.records import Nanoseconds
-from schemas.settings import NewsFeedSettings
 
 log = structlog.get_logger()
 

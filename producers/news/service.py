@@ -31,14 +31,8 @@ from producers.tail import topic_tail
 from producers.times import SECOND
 from schemas.codec import DEFAULT_LIMITS, Limits
 from schemas.errors import ConfigError, TapewireError
-from schemas.settings import (
-    KafkaSettings,
-    NewsFeedSettings,
-    NewsSettings,
-    NewsSocketSettings,
-    NewsSourceSettings,
-    RedisSettings,
-)
+from schemas.news_settings import NewsFeedSettings, NewsSettings, NewsSocketSettings, NewsSourceSettings
+from schemas.settings import KafkaSettings, RedisSettings
 
 log = structlog.get_logger()
 

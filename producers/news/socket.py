@@ -16,7 +16,7 @@ from producers.news.desk import NewsDesk
 from producers.news.formats import read_news
 from producers.news.item import Defaults
 from schemas.errors import DecodeError
-from schemas.settings import NewsSocketSettings
+from schemas.news_settings import NewsSocketSettings
 
 log = structlog.get_logger()
 

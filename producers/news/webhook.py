@@ -17,7 +17,7 @@ from producers.news.formats import Reading, read_news
 from producers.news.item import Defaults
 from producers.news.json_lines import Problem
 from schemas.errors import DecodeError, UnavailableError
-from schemas.settings import NewsWebhookSettings
+from schemas.news_settings import NewsWebhookSettings
 
 log = structlog.get_logger()
 

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from producers.news.service import NewsOptions, serve
-from schemas.settings import KafkaSettings, NewsSettings, RedisSettings
+from schemas.news_settings import NewsSettings
+from schemas.settings import KafkaSettings, RedisSettings
 from tests.producers.news.documents import ninjs_1
 
 

@@ -38,9 +38,9 @@ def read(data: bytes, defaults: Defaults = NO_DEFAULTS) -> NewsItem:
     return item
 
 
-def parsed(data: bytes, source: str = "") -> Parsed:
+def parsed(data: bytes) -> Parsed:
     """What the registry makes of a document."""
-    return parse(data, ParseContext(received_at_ns=RECEIVED, source=source), FORMATS)
+    return parse(data, ParseContext(received_at_ns=RECEIVED), FORMATS)
 
 
 def test_ninjs_1_is_read() -> None:
@@ -317,11 +317,11 @@ def test_ids_are_bounded_and_keep_stories_apart() -> None:
 
 
 def test_the_operators_source_name_wins() -> None:
-    """An item cannot pass for another source where the operator named it."""
-    (event,) = parsed(docs.ninjs_2(), source="nordic-wire").items
-    assert isinstance(event, NewsEvent)
-    assert event.source == "nordic-wire"
-    assert event.event_id.startswith("nordic-wire:")
+    """An item cannot pass for another source where the operator named it; otherwise it is whose it says."""
+    assert read(docs.ninjs_2(), Defaults(source="nordic-wire")).key.startswith("nordic-wire:")
+    assert read(docs.ninjs_2(), Defaults(unnamed="check")).source == "Nordpuls"
+    message = json.dumps({"id": "9", "headline": "Vantor raises its dividend"}).encode()
+    assert read(message, Defaults(unnamed="check")).source == "check"
 
 
 def test_a_revision_names_the_one_it_replaces() -> None:

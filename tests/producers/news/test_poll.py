@@ -15,7 +15,7 @@ from producers.news.item import Defaults
 from producers.news.poll import FeedPoller, PollOptions
 from producers.news.story import Verdict
 from producers.pacing import HostPacer
-from schemas.settings import NewsFeedSettings
+from schemas.news_settings import NewsFeedSettings
 from tests.producers.news import documents as docs
 from tests.producers.news.conftest import Office, Site
 

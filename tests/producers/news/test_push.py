@@ -22,7 +22,8 @@ from producers.news.webhook import Webhook
 from producers.publish import EventPublisher
 from schemas.enums import NewsStatus
 from schemas.errors import UnavailableError
-from schemas.settings import KafkaSettings, NewsSocketSettings, NewsSourceSettings, NewsWebhookSettings
+from schemas.news_settings import NewsSocketSettings, NewsSourceSettings, NewsWebhookSettings
+from schemas.settings import KafkaSettings
 from tests.producers.news import documents as docs
 from tests.producers.news.conftest import Office, Site
 

@@ -22,16 +22,15 @@ from producers.news.service import NewsOptions, serve
 from producers.tail import topic_tail
 from schemas.codec import decode_news
 from schemas.errors import ConfigError, UnavailableError
-from schemas.records import NewsEvent
-from schemas.settings import (
-    KafkaSettings,
+from schemas.news_settings import (
     NewsDirectorySettings,
     NewsFeedSettings,
     NewsSettings,
     NewsSourceSettings,
     NewsWebhookSettings,
-    RedisSettings,
 )
+from schemas.records import NewsEvent
+from schemas.settings import KafkaSettings, RedisSettings
 from tests.producers.news import documents as docs
 from tests.producers.news.conftest import Site
 
