@@ -17,7 +17,7 @@ from producers.news.item import NewsItem
 from producers.news.statements import changed_sentences
 from producers.news.store import Changes, Held, NewsStore, StatementState
 from producers.news.story import Judged, StoryState, Verdict, held_back, is_older, judge
-from producers.publish import EventPublisher
+from producers.outlet import Outlet
 from producers.times import SECOND
 from schemas.enums import NewsStatus
 from schemas.errors import TapewireError, UnavailableError
@@ -75,7 +75,7 @@ class NewsDesk:
 
     Args:
         store: what was seen and what is held.
-        publisher: open; used by this desk alone.
+        outlet: open; waits for brokers that are away.
         duplicates: marks near-duplicate headlines.
         now_ns: wall clock, nanoseconds since the epoch.
         on_event: called for every event once it is confirmed.
@@ -84,14 +84,14 @@ class NewsDesk:
     def __init__(
         self,
         store: NewsStore,
-        publisher: EventPublisher,
+        outlet: Outlet,
         duplicates: DuplicateIndex,
         *,
         now_ns: Callable[[], int] = time.time_ns,
         on_event: OnEvent | None = None,
     ) -> None:
         self._store = store
-        self._publisher = publisher
+        self._outlet = outlet
         self._duplicates = duplicates
         self._now_ns = now_ns
         self._on_event = on_event
@@ -113,7 +113,7 @@ class NewsDesk:
         """Hand items over and wait until they are published, held or known; a caller that gives up changes nothing.
 
         Raises:
-            UnavailableError: Kafka or Redis is away, or the desk is closed.
+            UnavailableError: Redis is away, or the desk is closed.
             PublishError: Kafka refuses a record.
         """
         async with self._room:
@@ -204,9 +204,8 @@ class NewsDesk:
         for submission in submissions:
             for item in submission.items:
                 self._place(item, submission.received_at_ns, work, submission.receipt)
-        for event in work.events:
-            await self._publisher.publish(event)
-        await self._publisher.flush()
+        if work.events:
+            await self._outlet.send(work.events)
         self._told(work.events)
         await self._store.save(work.changes)
         self._remember_held(work.changes)

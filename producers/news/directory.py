@@ -111,8 +111,8 @@ class FileSource:
         for path in await asyncio.to_thread(self._files):
             await self._read(path, settled=settled)
 
-    async def watch(self, stop: asyncio.Event) -> None:
-        """Read all files, then every new or changed one, until ``stop`` is set.
+    async def watch(self) -> None:
+        """Read all files, then every new or changed one, until cancelled.
 
         Raises:
             ConfigError: a directory cannot be watched.
@@ -124,7 +124,6 @@ class FileSource:
             await self.read_all(settled=False)
             async for changed in awatch(
                 *self._paths,
-                stop_event=stop,
                 step=STEP_MS,
                 debounce=DEBOUNCE_MS,
                 rust_timeout=RESCAN_MS,

@@ -7,7 +7,6 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -26,17 +25,20 @@ from producers.news.statements import BANKS, HIGHEST_URGENCY
 from producers.news.store import NewsStore
 from producers.news.story import Verdict
 from producers.news.webhook import Webhook
-from producers.publish import EventPublisher
+from producers.outlet import Outlet
 from producers.tail import topic_tail
 from producers.times import SECOND
 from schemas.codec import DEFAULT_LIMITS, Limits
-from schemas.errors import ConfigError, TapewireError
+from schemas.errors import ConfigError, TapewireError, UnavailableError
 from schemas.news_settings import NewsFeedSettings, NewsSettings, NewsSocketSettings, NewsSourceSettings
 from schemas.settings import KafkaSettings, RedisSettings
 
 log = structlog.get_logger()
 
-Start = Callable[[], Coroutine[Any, Any, None]]
+STOP_SECONDS = 5.0
+"""Longest wait for Kafka once the feed is to stop; a stop must end within ten seconds, brokers or not."""
+
+Start = Callable[[], Coroutine[Any, Any, object]]
 
 USER_AGENT_SETTING = "news.user_agent"
 
@@ -109,9 +111,11 @@ async def serve(
         )
         async with contextlib.aclosing(topic_tail(kafka, kafka.topics.news, news.tail_records)) as tail:
             await rebuild(store, duplicates, tail)
-        publisher = await stack.enter_async_context(EventPublisher(kafka, client_id="tapewire-feed-news"))
-        desk = NewsDesk(store, publisher, duplicates, on_event=options.on_event)
-        return await _run(_Sources(news, feeds, options, desk, store), desk, stop)
+        outlet = await stack.enter_async_context(Outlet(kafka, client_id="tapewire-feed-news"))
+        desk = NewsDesk(store, outlet, duplicates, on_event=options.on_event)
+        sources = _Sources(news, feeds, options, desk, store)
+        await _run(sources, desk, stop, f"Kafka at {kafka.bootstrap}")
+        return _report(sources, desk)
 
 
 class _Sources:
@@ -139,15 +143,15 @@ class _Sources:
             source.check()
 
     @contextlib.asynccontextmanager
-    async def opened(self, stop: asyncio.Event) -> AsyncIterator[list[Start]]:
+    async def opened(self) -> AsyncIterator[list[Start]]:
         """Yield what is to be started; servers and clients are open meanwhile."""
         if self._options.paths:
             (source,) = self.files
-            yield [partial(source.watch, stop) if self._options.watch else source.read_all]
+            yield [source.watch if self._options.watch else source.read_all]
             return
         async with contextlib.AsyncExitStack() as stack:
-            work: list[Start] = [partial(source.watch, stop) for source in self.files]
-            endless: list[Start] = [self._socket(found).run for found in self._news.sockets]
+            work: list[Start] = [source.watch for source in self.files]
+            work += [self._socket(found).run for found in self._news.sockets]
             if self._feeds:
                 client = await stack.enter_async_context(
                     HttpClient(
@@ -156,12 +160,12 @@ class _Sources:
                         per_second=self._news.requests_per_second,
                     )
                 )
-                endless += [self._poller(feed, client).run for feed in self._feeds]
+                work += [self._poller(feed, client).run for feed in self._feeds]
             if self._news.webhook.port:
                 defaults = {found.name: self._defaults(found) for found in self._news.webhook.sources}
                 await stack.enter_async_context(Webhook(self._news.webhook, defaults, self._desk))
-                work.append(partial(_until, stop))
-            yield [*work, *(partial(until_stopped, start, stop) for start in endless)]
+                work.append(asyncio.Event().wait)  # the server works by itself
+            yield work
 
     def _socket(self, found: NewsSocketSettings) -> NewsSocket:
         return NewsSocket(found, self._defaults(found), self._desk)
@@ -186,19 +190,26 @@ class _Sources:
         )
 
 
-async def _run(sources: _Sources, desk: NewsDesk, stop: asyncio.Event) -> NewsReport:
+async def _run(sources: _Sources, desk: NewsDesk, stop: asyncio.Event, kafka: str) -> None:
     """Run sources and desk together; whichever fails ends the others, and its error is the one that is raised."""
     desk_stop = asyncio.Event()
     try:
         async with asyncio.TaskGroup() as group:
             working = group.create_task(desk.run(desk_stop))
-            async with sources.opened(stop) as work, asyncio.TaskGroup() as inner:
+            async with sources.opened() as work, asyncio.TaskGroup() as inner:
                 for start in work:
-                    inner.create_task(start())
+                    inner.create_task(until_stopped(start, stop))
             desk_stop.set()
-            await working
+            done, _ = await asyncio.wait({working}, timeout=STOP_SECONDS if stop.is_set() else None)
+            if not done:
+                working.cancel()
+                reason = f"unconfirmed {STOP_SECONDS:g} s after the stop; what is not confirmed is not remembered"
+                raise UnavailableError(kafka, "kafka.bootstrap", reason)
     except BaseExceptionGroup as failed:
         raise _first(failed) from None
+
+
+def _report(sources: _Sources, desk: NewsDesk) -> NewsReport:
     counts = FileCounts()
     for source in sources.files:
         counts.read += source.counts.read
@@ -228,8 +239,11 @@ def _bank_feeds(news: NewsSettings) -> list[NewsFeedSettings]:
 
 
 async def until_stopped(start: Start, stop: asyncio.Event) -> None:
-    """Run something that never ends by itself until ``stop`` is set, whatever it waits for then."""
-    running = asyncio.create_task(start())
+    """Run something until it ends or ``stop`` is set, whatever it waits for then.
+
+    What it had handed to the desk is published all the same.
+    """
+    running = asyncio.ensure_future(start())
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +254,3 @@ async def until_stopped(start: Start, stop: asyncio.Event) -> None:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-
-
-async def _until(stop: asyncio.Event) -> None:
-    await stop.wait()

@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 CLOSE_SECONDS = 5.0
 """How long requests in work may take once the server is to stop."""
+PUBLISH_SECONDS = 10.0
+"""Longest wait for a confirmation; vendors give up on a request after 15 to 30 s, and then do not know what it did."""
 REPORTED = 20
 """Bad lines of one request that its answer names; all are counted."""
 
@@ -39,14 +41,22 @@ class Webhook:
         settings: address, token and sources.
         defaults: per source.
         desk: takes the items.
+        publish_seconds: how long a request waits for its confirmation.
     """
 
-    def __init__(self, settings: NewsWebhookSettings, defaults: Mapping[str, Defaults], desk: NewsDesk) -> None:
+    def __init__(
+        self,
+        settings: NewsWebhookSettings,
+        defaults: Mapping[str, Defaults],
+        desk: NewsDesk,
+        *,
+        publish_seconds: float = PUBLISH_SECONDS,
+    ) -> None:
         self._settings = settings
         self._defaults = defaults
         self._desk = desk
+        self._publish_seconds = publish_seconds
         self._runner: web.AppRunner | None = None
-        self.port = settings.port
 
     async def __aenter__(self) -> Webhook:
         """Bind and serve.
@@ -96,8 +106,9 @@ class Webhook:
         if not reading.items:
             return web.json_response(_report(reading, Receipt()), status=400)
         try:
-            receipt = await self._desk.submit(reading.items, received)
-        except (UnavailableError, PublishError):
+            async with asyncio.timeout(self._publish_seconds):
+                receipt = await self._desk.submit(reading.items, received)
+        except (UnavailableError, PublishError, TimeoutError):
             return web.json_response({"error": "not published, send it again"}, status=503)
         return web.json_response(_report(reading, receipt))
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from producers.news.desk import NewsDesk
 from producers.news.duplicates import DuplicateIndex
 from producers.news.store import NewsStore
-from producers.publish import EventPublisher
+from producers.outlet import Outlet
 from producers.tail import topic_tail
 from schemas.codec import decode_news
 from schemas.records import NewsEvent
@@ -60,9 +60,9 @@ def open_office(kafka_settings: KafkaSettings, redis_settings: RedisSettings) ->
         store = NewsStore(redis_settings, kafka_settings.topics, seen_seconds=3600)
         await store.start()
         confirmed: asyncio.Queue[NewsEvent] = asyncio.Queue()
-        async with EventPublisher(kafka_settings) as publisher:
+        async with Outlet(kafka_settings, client_id="tests") as outlet:
             options: dict[str, Any] = {"now_ns": now_ns} if now_ns else {}
-            desk = NewsDesk(store, publisher, DuplicateIndex(similarity=0.75), on_event=confirmed.put_nowait, **options)
+            desk = NewsDesk(store, outlet, DuplicateIndex(similarity=0.75), on_event=confirmed.put_nowait, **options)
             stop = asyncio.Event()
             working = asyncio.create_task(desk.run(stop))
             try:

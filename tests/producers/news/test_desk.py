@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from producers.errors import PublishError
 from producers.news.desk import WAITING, NewsDesk
 from producers.news.duplicates import DuplicateIndex
 from producers.news.item import NO_DEFAULTS, NewsItem
@@ -15,10 +17,11 @@ from producers.news.rebuild import rebuild
 from producers.news.statements import statement_items
 from producers.news.store import NewsStore
 from producers.news.story import Verdict
-from producers.publish import EventPublisher
+from producers.outlet import Outlet
 from producers.tail import topic_tail
 from schemas.enums import NewsStatus
 from schemas.errors import UnavailableError
+from schemas.records import Event
 from schemas.settings import KafkaSettings, RedisSettings
 from tests.producers.news import documents as docs
 from tests.producers.news.conftest import Clock, Office, OpenOffice
@@ -82,8 +85,8 @@ async def test_an_empty_redis_is_rebuilt_from_the_topic(
     store = NewsStore(redis_settings, elsewhere, seen_seconds=60)
     index = DuplicateIndex(similarity=0.75)
     assert await rebuild(store, index, topic_tail(kafka_settings, kafka_settings.topics.news, 100)) == 1
-    async with EventPublisher(kafka_settings) as publisher:
-        desk = NewsDesk(store, publisher, index)
+    async with Outlet(kafka_settings, client_id="tests") as outlet:
+        desk = NewsDesk(store, outlet, index)
         stop = asyncio.Event()
         working = asyncio.create_task(desk.run(stop))
         receipt = await desk.submit([item(headline, revised_at_ns=RECEIVED)], RECEIVED)
@@ -194,34 +197,31 @@ async def test_a_near_duplicate_is_marked_and_published(office: Office) -> None:
 async def test_nothing_is_remembered_before_it_is_confirmed(
     kafka_settings: KafkaSettings, redis_settings: RedisSettings
 ) -> None:
-    """Where Kafka confirms nothing, the sender gets the error and the story stays unknown, so it comes again."""
+    """Where Kafka refuses, the sender gets the error and the story stays unknown, so it comes again."""
 
-    class Unconfirmed(EventPublisher):
-        async def flush(self) -> dict[str, int]:
-            raise self.unavailable("nothing confirmed")
+    class Refusing(Outlet):
+        async def send(self, events: Sequence[Event]) -> None:
+            raise PublishError(kafka_settings.topics.news, "refused", len(events))
 
     store = NewsStore(redis_settings, kafka_settings.topics, seen_seconds=60)
-    publisher = Unconfirmed(kafka_settings)
-    await publisher.__aenter__()
-    desk = NewsDesk(store, publisher, DuplicateIndex(similarity=0.75))
+    desk = NewsDesk(store, Refusing(kafka_settings, client_id="tests"), DuplicateIndex(similarity=0.75))
     working = asyncio.create_task(desk.run(asyncio.Event()))
-    with pytest.raises(UnavailableError):
+    with pytest.raises(PublishError):
         await desk.submit([item("a"), item("held", story="8", embargo_until_ns=2**62)], RECEIVED)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(PublishError):
         await working
-    with pytest.raises(UnavailableError):
+    with pytest.raises(PublishError):
         await desk.submit([item("b")], RECEIVED)
     assert await store.stories(["wire:7"]) == {}
     assert await store.held() == {}
     await store.close()
-    await publisher._close()
 
 
 async def test_sources_wait_when_the_desk_is_slow(kafka_settings: KafkaSettings, redis_settings: RedisSettings) -> None:
     """While the desk does not work, no more than its bound waits; the rest comes in as it catches up."""
     store = NewsStore(redis_settings, kafka_settings.topics, seen_seconds=60)
-    async with EventPublisher(kafka_settings) as publisher:
-        desk = NewsDesk(store, publisher, DuplicateIndex(similarity=0.75))
+    async with Outlet(kafka_settings, client_id="tests") as outlet:
+        desk = NewsDesk(store, outlet, DuplicateIndex(similarity=0.75))
         senders = [
             asyncio.create_task(desk.submit([item(f"headline {n}", story=str(n))], RECEIVED))
             for n in range(WAITING + 20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,13 +29,13 @@ def source(office: Office, *paths: Path, rejected: list[Rejected] | None = None,
 @asynccontextmanager
 async def watching(files: FileSource) -> AsyncIterator[None]:
     """Watch for as long as the block lasts."""
-    stop = asyncio.Event()
-    work = asyncio.create_task(files.watch(stop))
+    work = asyncio.create_task(files.watch())
     try:
         yield
     finally:
-        stop.set()
-        await work
+        work.cancel()
+        with suppress(asyncio.CancelledError):
+            await work
 
 
 async def test_files_of_all_formats_are_read_once(tmp_path: Path, open_office: OpenOffice) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,10 +19,11 @@ from producers.news.duplicates import DuplicateIndex
 from producers.news.item import Defaults
 from producers.news.socket import NewsSocket
 from producers.news.webhook import Webhook
-from producers.publish import EventPublisher
+from producers.outlet import Outlet
 from schemas.enums import NewsStatus
 from schemas.errors import UnavailableError
 from schemas.news_settings import NewsSocketSettings, NewsSourceSettings, NewsWebhookSettings
+from schemas.records import Event
 from schemas.settings import KafkaSettings
 from tests.producers.news import documents as docs
 from tests.producers.news.conftest import Office, Site
@@ -31,11 +32,13 @@ pytestmark = pytest.mark.integration
 
 
 @asynccontextmanager
-async def webhook(desk: NewsDesk, **settings: Any) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
+async def webhook(
+    desk: NewsDesk, *, publish_seconds: float = 30.0, **settings: Any
+) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
     """A webhook for the source ``vendor``, and a client for it."""
     found = NewsWebhookSettings(port=free_port(), sources=(NewsSourceSettings(name="vendor"),), **settings)
     async with (
-        Webhook(found, {"vendor": Defaults(source="vendor")}, desk),
+        Webhook(found, {"vendor": Defaults(source="vendor")}, desk, publish_seconds=publish_seconds),
         aiohttp.ClientSession(base_url=f"http://127.0.0.1:{found.port}") as session,
     ):
         yield session, "/news/vendor"
@@ -88,21 +91,20 @@ async def test_requests_that_cannot_be_news_are_refused(office: Office) -> None:
 
 
 async def test_what_is_not_published_is_asked_for_again(office: Office, kafka_settings: KafkaSettings) -> None:
-    """When the desk cannot publish, the vendor is told to send the message again."""
+    """When Kafka is away too long, and when the desk is closed, the vendor is told to send the message again."""
 
-    class Unconfirmed(EventPublisher):
-        async def flush(self) -> dict[str, int]:
-            raise self.unavailable("nothing confirmed")
+    class Waiting(Outlet):
+        async def send(self, events: Sequence[Event]) -> None:
+            await asyncio.Event().wait()
 
-    publisher = Unconfirmed(kafka_settings)
-    await publisher.__aenter__()
-    desk = NewsDesk(office.store, publisher, DuplicateIndex(similarity=0.75))
+    desk = NewsDesk(office.store, Waiting(kafka_settings, client_id="tests"), DuplicateIndex(similarity=0.75))
     working = asyncio.create_task(desk.run(asyncio.Event()))
-    async with webhook(desk) as (session, path):
+    async with webhook(desk, publish_seconds=0.01) as (session, path):
         assert (await session.post(path, json=docs.envelope())).status == 503
-    with pytest.raises(UnavailableError):
-        await working
-    await publisher._close()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        assert (await session.post(path, json=docs.envelope())).status == 503
 
 
 async def test_a_port_in_use_is_named(office: Office) -> None:
