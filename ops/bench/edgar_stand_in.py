@@ -106,6 +106,7 @@ class EdgarStandIn:
         self._scripted: list[tuple[str, deque[Reply]]] = []
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
+        self._asked = asyncio.Condition()
 
     @property
     def url(self) -> str:
@@ -142,6 +143,11 @@ class EdgarStandIn:
         """Return the paths asked for that contain a text, in order."""
         return [request.path for request in self.requests if containing in request.path]
 
+    async def asked(self, containing: str) -> None:
+        """Wait until a path that contains a text was asked for."""
+        async with self._asked:
+            await self._asked.wait_for(lambda: bool(self.paths(containing)))
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is not None:
@@ -162,6 +168,8 @@ class EdgarStandIn:
         path = head[0].split(" ")[1]
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:]) if name}
         self.requests.append(Request(at=time.monotonic(), path=path, headers=headers))
+        async with self._asked:
+            self._asked.notify_all()
         reply = self._reply(path, headers)
         if reply.die:
             reply.die()

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from datetime import date, timedelta
 
+import structlog
+
 from producers.edgar.listing import parse_index
 from producers.edgar.times import eastern_date
 from producers.errors import FetchError, FetchErrorKind
 from producers.formats import Listed
 from producers.http import HttpClient
 from schemas.settings import EdgarSettings
+
+log = structlog.get_logger()
 
 DAYS_MOST = 31
 """Longest absence that is caught up; what is older is history, for a replay and not for a feed."""
@@ -42,7 +46,12 @@ class CatchUp:
             FeedError: it is no index.
         """
         today = eastern_date(self._now_ns())
-        day = max(eastern_date(covered_ns), today - timedelta(days=DAYS_MOST))
+        first = eastern_date(covered_ns)
+        day = max(first, today - timedelta(days=DAYS_MOST))
+        if day > first:
+            log.error(
+                "index_not_read", since=first.isoformat(), until=day.isoformat(), reason="too long ago for a feed"
+            )
         while day <= today:
             listed = await self._index(day)
             if listed is None and day.weekday() < 5 and today - day < CERTAIN_AFTER:

@@ -163,15 +163,19 @@ class EdgarFeed:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def until(self, reached: Callable[[FeedCounts], bool]) -> None:
+        """Wait until the counts of a running feed are so."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: reached(self.counts))
+
     async def _done(self, *, once: bool, limit: int | None) -> None:
         """Return when there is nothing more to do."""
 
-        def finished() -> bool:
-            enough = limit is not None and self.counts.filings >= limit
+        def finished(counts: FeedCounts) -> bool:
+            enough = limit is not None and counts.filings >= limit
             return enough or (once and self._polled and not self._progress.pending)
 
-        async with self._changed:
-            await self._changed.wait_for(finished)
+        await self.until(finished)
 
     async def _tell(self) -> None:
         async with self._changed:
@@ -208,6 +212,7 @@ class EdgarFeed:
                 end, covered_ns=self._progress.covered_ns, gap=deep, attempts=1 if first else None
             )
             async for listed, received_ns in sweep:
+                await self._begin(end.oldest_ns)
                 await self._take(listed, self._rank(listed.form), received_ns)
         except FetchError as error:
             if first:
@@ -228,6 +233,16 @@ class EdgarFeed:
             self._deep_at = clock() + DEEP_SECONDS
             await self._read_indexes()
         self._gap = True
+
+    async def _begin(self, oldest_ns: int) -> None:
+        """Note where a feed that never ran before begins, before it takes anything.
+
+        A feed that is killed during its first look would otherwise begin anew at the next one, and what had left the
+        first page meanwhile would be lost.
+        """
+        if not self._progress.covered_ns and oldest_ns:
+            self._progress.reach(oldest_ns - 1)
+            await self._seen.cover(self._progress.covered_now())
 
     def _unavailable(self, error: FetchError) -> UnavailableError:
         refused = error.kind is FetchErrorKind.REFUSED or sec_page(error.body) is not None

@@ -35,12 +35,14 @@ class SweepEnd:
     Args:
         complete: everything since the last complete sweep was seen.
         updated_ns: the moment of the feed that it covers.
+        oldest_ns: oldest moment on the first page; 0 when it states none.
         pages: pages read.
         reason: why it is not complete; ``""`` when it is.
     """
 
     complete: bool = False
     updated_ns: int = 0
+    oldest_ns: int = 0
     pages: int = 0
     reason: str = ""
 
@@ -85,7 +87,9 @@ class Sweeper:
             if page is None:
                 end.complete = True
                 return
-            end.updated_ns = end.updated_ns or page.updated_ns
+            if number == 0:
+                end.updated_ns = page.updated_ns
+                end.oldest_ns = min((one.updated_ns for one in page.listed if one.updated_ns), default=0)
             # Before the filings are taken, because taking them makes them known.
             reached = self._reached(page, covered_ns, gap=gap)
             for listed in page.listed:
