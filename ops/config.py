@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings.exceptions import SettingsError
 
 from schemas.errors import ConfigError
+from schemas.news_settings import NewsSettings
 from schemas.settings import (
     EdgarSettings,
     KafkaSettings,
@@ -46,6 +47,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
     edgar: EdgarSettings = EdgarSettings()
+    news: NewsSettings = NewsSettings()
     log: LogSettings = LogSettings()
 
     @classmethod

@@ -108,9 +108,10 @@ class Parsed:
 def all_formats() -> Iterator[Format]:
     """Yield every format, the more specific ones before those that would take almost anything."""
     # Imported here: the packages import this module for `Format`.
-    from producers import edgar
+    from producers import edgar, news
 
     yield from edgar.FORMATS
+    yield from news.FORMATS
 
 
 def detect(data: bytes, formats: Iterable[Format] | None = None) -> Format:
