@@ -38,9 +38,18 @@ MAX_DEATHS = 2
 """A request in flight at this many worker deaths is quarantined: it may be what kills them (vllm#43920)."""
 MAX_UNCONFIRMED = 20_000
 """Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
+TOO_OLD = "older than its class's toxic age"
+HOPELESS = "no worker could answer it before its class's toxic age"
+LONGEST_TIMER_SECONDS = 1.0
+"""A timer is set by the wall clock's time; looking again this often bounds what a step of that clock can do."""
 POLL_SECONDS = 0.02
-FLUSH_SECONDS = 2.0
-"""How long a stop waits for confirmations after the drain."""
+FETCH_SECONDS = 1.0
+"""How long a stop waits for the fetches in progress to come back."""
+FLUSH_SECONDS = 0.5
+"""How long a stop waits for the last confirmations after the drain, which has waited for them before. With Kafka away
+the waits of a stop add up: the drain, this, the commits and the leaving must stay below ten seconds together."""
+STAMPS_SECONDS = 1.0
+"""How long a stop waits for Redis to take the last stamps."""
 
 
 async def serve(
@@ -74,7 +83,7 @@ class Scheduler:
         self._state = "starting"
         self._stats = Stats(settings.classes)
         # Microseconds since the epoch: ids of this life and of the one before can never meet.
-        self._planner = Planner(settings.classes, first_request_id=time.time_ns() // 1000)
+        self._planner = Planner(settings.classes, settings.valve, first_request_id=time.time_ns() // 1000)
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
         self._publisher = Publisher(kafka, settings.id, self._confirmed)
@@ -99,15 +108,21 @@ class Scheduler:
             await self._stamps.start()
             self._state = "waiting_for_worker"
             log.info("scheduler_waiting_for_worker", scheduler=self._settings.id)
-            if await _ready_before(self._workers.ready, stop):
+            ready = asyncio.ensure_future(self._workers.ready.wait())
+            if await _done_before(ready, stop) and not stop.is_set():
                 await self._work(stop)
+            ready.cancel()
         finally:
             await self._close()
 
     async def _work(self, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        for intake in self._intakes:
-            await intake.start()
+        joined = loop.create_task(self._join())
+        # A group that is in a rebalance lets nobody in for a while, and a stop must not wait for that.
+        if not await _done_before(joined, stop):
+            joined.cancel()
+            await asyncio.gather(joined, return_exceptions=True)
+            return
         gc.collect()
         gc.freeze()  # what is here now stays; without this every full collection walks it
         self._state = "running"
@@ -128,20 +143,32 @@ class Scheduler:
             commits.cancel()
             for intake in self._intakes:
                 intake.stop_fetching()
+            # A fetch waits out a rebalance, and another member can hold that up for longer than we may take.
+            _, stuck = await asyncio.wait(tasks, timeout=FETCH_SECONDS)
+            for task in stuck:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             everything = {p for intake in self._intakes for p in self._ledger.partitions(intake.topic)}
             drained = await self.drained(everything, self._settings.drain_seconds)
             await self._publisher.flush(FLUSH_SECONDS)
-            for intake in self._intakes:
-                await intake.stop()
+            await asyncio.gather(*(intake.stop() for intake in self._intakes))
             log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
+
+    async def _join(self) -> None:
+        starts = [asyncio.ensure_future(intake.start()) for intake in self._intakes]
+        try:
+            await asyncio.gather(*starts)
+        finally:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
 
     async def _close(self) -> None:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._admission.close()
-        await self._publisher.stop(FLUSH_SECONDS)
-        await self._stamps.stop(FLUSH_SECONDS)
+        await self._publisher.stop()
+        await self._stamps.stop(STAMPS_SECONDS)
         self._link.close()
         self._metrics.stop()
 
@@ -169,7 +196,9 @@ class Scheduler:
         for work in self._planner.drop_queued(lambda w: w.origin[:2] in partitions):
             self._room.leave(work)
         deadline = time.monotonic() + timeout
-        while any(w.origin[:2] in partitions for w in self._planner.in_flight_work()) or self._publisher.pending:
+        while self._outcomes.unconfirmed(partitions) or any(
+            w.origin[:2] in partitions for w in self._planner.in_flight_work()
+        ):
             if time.monotonic() >= deadline:
                 return False
             await asyncio.sleep(POLL_SECONDS)
@@ -192,10 +221,12 @@ class Scheduler:
         self._pump_scheduled = False
         now = time.time_ns()
         plan = self._planner.plan(now)
+        self._stats.revoked += len(plan.revoked)
         for work in plan.expired:
             self._end(work)
             if self._ledger.owns(work.origin):
-                self._outcomes.expired(work, now, "older than its class's toxic age")
+                too_old = now >= work.toxic_ns
+                self._outcomes.expired(work, now, TOO_OLD if too_old else HOPELESS)
         self._send(plan, now)
         self._arm_expiry(now)
 
@@ -218,10 +249,11 @@ class Scheduler:
                     priority=work.class_index,
                     deadline_ns=work.deadline_ns,
                     extractor=service_class.extractor,
+                    floor=work.floor,
                 )
             )
-        for worker_id, batch in requests.items():
-            self._link.send_requests(worker_id, batch)
+        for worker_id in requests.keys() | plan.policies.keys():
+            self._link.send_requests(worker_id, requests[worker_id], plan.policies.get(worker_id))
 
     def _arm_expiry(self, now: int) -> None:
         """Plan again when the next piece of work gets toxic, whatever else happens or does not."""
@@ -229,7 +261,7 @@ class Scheduler:
             self._expiry_timer.cancel()
             self._expiry_timer = None
         if (expiry := self._planner.next_expiry_ns()) is not None:
-            delay = max(0.0, (expiry - now) / NANOSECONDS)
+            delay = min(max(0.0, (expiry - now) / NANOSECONDS), LONGEST_TIMER_SECONDS)
             self._expiry_timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     # What workers say (called by `WorkerRegistry`)
@@ -266,6 +298,9 @@ class Scheduler:
             self._stats.stale_outcomes += 1
             return
         now = time.time_ns()
+        if work.event_id in self._admission.killed:
+            self._outcomes.expired(work, now, "killed by its source before it was answered")
+            return
         if work.toxic_ns and now > work.toxic_ns:
             self._outcomes.expired(work, now, "answered after its class's toxic age")
             return
@@ -306,6 +341,7 @@ class Scheduler:
     def _confirmed(self, receipts: list[object]) -> None:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
             self._ledger.finish(receipt.origin)
             if receipt.entry is not None:
                 self._stamps.add(receipt.entry)
@@ -338,10 +374,12 @@ class Scheduler:
         )
 
 
-async def _ready_before(ready: asyncio.Event, stop: asyncio.Event) -> bool:
-    """Wait for either event; return whether it was not ``stop``."""
-    tasks = [asyncio.ensure_future(event.wait()) for event in (ready, stop)]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    return not stop.is_set()
+async def _done_before(wanted: asyncio.Future[Any], stop: asyncio.Event) -> bool:
+    """Wait for ``wanted`` or for ``stop``; return whether ``wanted`` is done, raising what it raised."""
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([wanted, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if wanted.done():
+        wanted.result()
+        return True
+    return False
