@@ -8,7 +8,7 @@ import sys
 
 from ops.config import Settings
 from ops.percentiles import percentile
-from producers.edgar.feed import FeedCounts
+from producers.edgar.counts import FeedCounts
 from producers.edgar.service import serve
 
 

@@ -25,6 +25,9 @@ RETRY_MOST_SECONDS = 30.0
 REFUSALS_MOST = 3
 """Attempts at events that Kafka refuses: a refusal can come from another event of the same producer."""
 
+TOPIC_SETTING = "kafka.topic_prefix"
+"""Setting that `EventPublisher` names when the brokers are there and the topic is not."""
+
 
 class Outlet:
     """Publishes groups of events in order and returns when Kafka has confirmed them; an async context manager.
@@ -74,6 +77,7 @@ class Outlet:
 
         Raises:
             PublishError: Kafka refuses one of them.
+            UnavailableError: the topic does not exist, which no waiting mends.
         """
         trace = secrets.token_hex(16)
         wait = RETRY_SECONDS
@@ -92,6 +96,8 @@ class Outlet:
                     raise
             except UnavailableError as error:
                 await self._drop(publisher)
+                if error.setting == TOPIC_SETTING:
+                    raise
                 log.warning("kafka_away", error=str(error), wait_s=wait)
                 await self._sleep(wait)
                 wait = min(wait * 2, RETRY_MOST_SECONDS)
@@ -121,7 +127,9 @@ class Outlet:
         if publisher is None or publisher is not self._publisher:
             return
         self._publisher = None
-        await publisher.__aexit__(PublishError, None, None)
+        # Left by an error, a publisher does not wait for confirmations; nobody relies on those that are missing.
+        error = PublishError("", "the publisher is replaced")
+        await publisher.__aexit__(type(error), error, None)
 
 
 def _traceparent(trace: str) -> bytes:

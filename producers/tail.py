@@ -17,14 +17,20 @@ SECONDS = 60.0
 
 
 async def topic_tail(
-    kafka: KafkaSettings, topic: str, records: int, *, seconds: float = SECONDS
+    kafka: KafkaSettings,
+    topic: str,
+    records: int | None = None,
+    *,
+    since_ms: int | None = None,
+    seconds: float = SECONDS,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the values of a topic's newest records, in order within each partition.
 
     Args:
         kafka: how to reach the cluster.
         topic: its full name; one that does not exist has no records.
-        records: how many, over all partitions together.
+        records: how many, over all partitions together; None means no bound.
+        since_ms: only records that Kafka timestamped at or after this, in milliseconds since the epoch.
         seconds: after which the rest is left unread.
 
     Raises:
@@ -38,7 +44,7 @@ async def topic_tail(
     try:
         try:
             await consumer.start()
-            ends = await _positions(consumer, topic, records)
+            ends = await _positions(consumer, topic, records, since_ms)
         except (KafkaError, OSError) as error:
             what = f"Kafka at {kafka.bootstrap}"
             raise UnavailableError(what, "kafka.bootstrap", str(error) or type(error).__name__) from None
@@ -56,7 +62,9 @@ async def topic_tail(
         await consumer.stop()
 
 
-async def _positions(consumer: AIOKafkaConsumer, topic: str, records: int) -> dict[TopicPartition, int]:
+async def _positions(
+    consumer: AIOKafkaConsumer, topic: str, records: int | None, since_ms: int | None
+) -> dict[TopicPartition, int]:
     """Place the consumer and return, for each partition with something to read, the offset where its reading ends."""
     await consumer.topics()  # fetches the metadata without which no partition is known
     numbers = consumer.partitions_for_topic(topic)
@@ -64,9 +72,14 @@ async def _positions(consumer: AIOKafkaConsumer, topic: str, records: int) -> di
     if not partitions:
         return {}
     consumer.assign(partitions)
-    begins = await consumer.beginning_offsets(partitions)
+    starts = dict(await consumer.beginning_offsets(partitions))
     ends = await consumer.end_offsets(partitions)
-    each = max(1, records // len(partitions))
+    if since_ms is not None:
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        starts = {p: found[p].offset if found.get(p) else ends[p] for p in partitions}
+    if records is not None:
+        each = max(1, records // len(partitions))
+        starts = {p: max(starts[p], ends[p] - each) for p in partitions}
     for partition in partitions:
-        consumer.seek(partition, max(begins[partition], ends[partition] - each))
-    return {p: ends[p] for p in partitions if ends[p] > begins[p]}
+        consumer.seek(partition, starts[partition])
+    return {p: ends[p] for p in partitions if ends[p] > starts[p]}

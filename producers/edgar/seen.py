@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import redis.asyncio as redis
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 from redis.exceptions import RedisError
 
-from schemas.errors import UnavailableError
+from producers.tail import topic_tail
 from schemas.settings import KafkaSettings, RedisSettings
 
 log = structlog.get_logger()
@@ -22,7 +21,6 @@ log = structlog.get_logger()
 DAY_SECONDS = 86_400
 TAIL_SECONDS = 120.0
 """Longest time for reading the topic's tail; a week of filings is some 200,000 records, read in seconds."""
-FETCH_MS = 500
 PRUNE_EVERY = 500
 """Marks between two removals of accessions past their time."""
 
@@ -157,58 +155,25 @@ class SeenFilings:
         Raises:
             UnavailableError: Kafka cannot be read.
         """
-        consumer: Any = AIOKafkaConsumer(
-            **self._kafka.client_options(), group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
-        )
-        try:
-            async with asyncio.timeout(TAIL_SECONDS):
-                await consumer.start()
-                return await self._read_tail(consumer)
-        except (KafkaError, OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            raise UnavailableError(f"Kafka at {self._kafka.bootstrap}", "kafka.bootstrap", reason) from None
-        finally:
-            await consumer.stop()
-
-    async def _read_tail(self, consumer: Any) -> set[str]:
-        topic = self._kafka.topics.filings
-        partitions = [TopicPartition(topic, number) for number in await _partitions(consumer, topic)]
-        if not partitions:
-            return set()
-        consumer.assign(partitions)
-        since_ms = int((self._now() - self._keep) * 1000)
-        starts = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
-        ends = await consumer.end_offsets(partitions)
-        left = {one for one in partitions if starts.get(one) is not None and starts[one].offset < ends[one]}
-        for partition in left:
-            consumer.seek(partition, starts[partition].offset)
-        consumer.pause(*[partition for partition in partitions if partition not in left])
         parts: dict[str, set[int]] = {}
         complete: set[str] = set()
-        while left:
-            records = await consumer.getmany(timeout_ms=FETCH_MS, max_records=2_000)
-            _collect((record.value for batch in records.values() for record in batch), parts, complete)
-            for partition in list(left):
-                if await consumer.position(partition) >= ends[partition]:
-                    left.discard(partition)
+        since_ms = int((self._now() - self._keep) * 1000)
+        tail = topic_tail(self._kafka, self._kafka.topics.filings, since_ms=since_ms, seconds=TAIL_SECONDS)
+        async with contextlib.aclosing(tail) as values:
+            async for value in values:
+                _collect(value, parts, complete)
         return complete
 
 
-async def _partitions(consumer: Any, topic: str) -> list[int]:
-    await consumer._client.force_metadata_update()  # noqa: SLF001 - aiokafka has no public way to learn of a topic
-    return sorted(consumer.partitions_for_topic(topic) or ())
-
-
-def _collect(values: Iterable[bytes | None], parts: dict[str, set[int]], complete: set[str]) -> None:
-    for value in values:
-        try:
-            part = msgspec.json.decode(value or b"", type=_Part)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue  # whatever it is, it is no filing that we published
-        if part.accession in complete:
-            continue
-        have = parts.setdefault(part.accession, set())
-        have.add(part.part)
-        if len(have) >= part.parts:
-            complete.add(part.accession)
-            del parts[part.accession]
+def _collect(value: bytes, parts: dict[str, set[int]], complete: set[str]) -> None:
+    try:
+        part = msgspec.json.decode(value, type=_Part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return  # whatever it is, it is no filing that we published
+    if part.accession in complete:
+        return
+    have = parts.setdefault(part.accession, set())
+    have.add(part.part)
+    if len(have) >= part.parts:
+        complete.add(part.accession)
+        del parts[part.accession]

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import structlog
 
-from producers.edgar.feed import EdgarFeed, FeedCounts
+from producers.edgar.counts import FeedCounts
+from producers.edgar.feed import EdgarFeed
 from producers.edgar.listing import parse_tickers
 from producers.edgar.pages import judge
 from producers.edgar.seen import SeenFilings
