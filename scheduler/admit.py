@@ -91,7 +91,10 @@ class Admission:
             class_index = self._classifier.classify(event, tokens.count)
             service_class = self._classes[class_index]
             appended = record.timestamp * MILLISECOND if record.timestamp > 0 else 0
-            event_time = min(event.received_at_ns, appended + CLOCK_GRAIN_NS) if appended else event.received_at_ns
+            # Neither the feed handler's clock nor the broker's can make an event younger than its arrival here.
+            event_time = min(event.received_at_ns, consumed)
+            if appended:
+                event_time = min(event_time, appended + CLOCK_GRAIN_NS)
             toxic_ms = service_class.toxic_ms
             self._queue(
                 Work(

@@ -2,7 +2,8 @@
 
 Three inequalities (vLLM's own priority policy enforces none of them: it only orders its waiting queue):
 
-1. ``lower-class prefills * min(prompt, threshold) + running decodes + reserve <= max_num_batched_tokens``
+1. ``prefill chunks + running decodes + reserve <= max_num_batched_tokens``, and the less urgent chunks among them
+   within what the valve allows (`scheduler.valve`)
 2. ``sum(ceil((prompt + max_new - shared prefix) / block)) + reserve <= blocks``
 3. ``running + reserve <= max_num_seqs``
 
@@ -20,6 +21,9 @@ from schemas.settings import ReserveSettings
 URGENT_STEPS = 2
 """Engine steps that the most urgent class may fill ahead. With one, the engine would idle between its last result
 and our next dispatch; with more, a later headline with an earlier deadline could not overtake any more."""
+CHUNKS_AHEAD = 4.0
+"""With a step gate the engine itself keeps less urgent prefill within the valve, so somewhat more than one step's
+worth may lie ready there: a prefill that ends does not leave a gap until our next dispatch arrives."""
 
 
 @dataclass(slots=True)
@@ -28,13 +32,19 @@ class Use:
 
     Args:
         step_tokens: tokens it takes from every step: a chunk while it is prefilling, one while it decodes.
+        prompt_tokens: prompt tokens that have to be computed (the cached prefix is not among them).
         kv_blocks: KV blocks it can grow to.
         urgent: it belongs to the most urgent class.
+        late: it is urgent and can no longer meet its deadline.
+        prefilling: it has not produced its first token.
     """
 
     step_tokens: int
+    prompt_tokens: int
     kv_blocks: int
     urgent: bool
+    late: bool = False
+    prefilling: bool = True
 
 
 class WorkerBudget:
@@ -44,9 +54,12 @@ class WorkerBudget:
         limits: what the engine can hold.
         extractors: what the worker wraps around a text, by name.
         reserve: the part that only the most urgent class may use.
+        gated: the engine has a step gate.
     """
 
-    def __init__(self, limits: Limits, extractors: dict[str, Extractor], reserve: ReserveSettings) -> None:
+    def __init__(
+        self, limits: Limits, extractors: dict[str, Extractor], reserve: ReserveSettings, *, gated: bool = False
+    ) -> None:
         self.limits = limits
         self.extractors = extractors
         shared = sum(e.shared_prefix_tokens // limits.block_size for e in extractors.values())
@@ -55,7 +68,17 @@ class WorkerBudget:
         # A reserve as large as the budget would shut every other class out for ever.
         self._step_reserve = min(reserve.step_tokens, limits.max_num_batched_tokens // 2)
         self._seq_reserve = min(reserve.seqs, limits.max_num_seqs // 2)
+        self._ahead = CHUNKS_AHEAD if gated else 1.0
+        self.lower_step_tokens = limits.max_num_batched_tokens
+        """Less urgent prefill tokens per step that the valve allows."""
         self.step_tokens = 0
+        self.lower_prefill = 0
+        """Step tokens of less urgent requests that are prefilling."""
+        self.lower_decodes = 0
+        self.urgent_tokens = 0
+        """Prompt tokens of urgent requests that are not done and may be on time."""
+        self.late_tokens = 0
+        """Prompt tokens of urgent requests that are not done and cannot be on time."""
         self.kv_blocks = 0
         self.seqs = 0
         self._uses: dict[int, Use] = {}
@@ -63,21 +86,28 @@ class WorkerBudget:
     def __len__(self) -> int:
         return self.seqs
 
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the requests in flight can grow to in the KV cache."""
+        return self.kv_blocks * self.limits.block_size
+
     def text_limit(self, extractor: str) -> int:
         """Return the longest text, in tokens, that fits the model with this extractor's template and answer."""
         wrap = self.extractors[extractor]
         return self.limits.max_model_len - wrap.prompt_tokens - wrap.max_new_tokens
 
-    def use_of(self, extractor: str, token_count: int, *, urgent: bool) -> Use:
+    def use_of(self, extractor: str, token_count: int, *, urgent: bool, late: bool = False) -> Use:
         """Return what a text of ``token_count`` tokens takes."""
         wrap = self.extractors[extractor]
         block = self.limits.block_size
         cached = wrap.shared_prefix_tokens // block * block
-        prompt = wrap.prompt_tokens + token_count
+        fresh = wrap.prompt_tokens + token_count - cached
         return Use(
-            step_tokens=min(prompt - cached, self.limits.long_prefill_token_threshold),
-            kv_blocks=ceil((prompt + wrap.max_new_tokens - cached) / block),
+            step_tokens=min(fresh, self.limits.long_prefill_token_threshold),
+            prompt_tokens=fresh,
+            kv_blocks=ceil((fresh + wrap.max_new_tokens) / block),
             urgent=urgent,
+            late=late,
         )
 
     def fits(self, use: Use) -> bool:
@@ -86,14 +116,25 @@ class WorkerBudget:
             # Alone in the engine anything goes that fits the model: a request larger than the limit less the
             # reserve would otherwise wait for ever.
             return True
+        return self.holds(use) and self._fits_step(use)
+
+    def holds(self, use: Use) -> bool:
+        """Return whether slots and KV blocks are free; what is missing there can be revoked from others."""
         limits = self.limits
+        kv, seqs = (self._kv_total, limits.max_num_seqs) if use.urgent else self._lower_space()
+        return self.seqs < seqs and self.kv_blocks + use.kv_blocks <= kv
+
+    def _lower_space(self) -> tuple[int, int]:
+        return self._kv_total - self._kv_reserve, self.limits.max_num_seqs - self._seq_reserve
+
+    def _fits_step(self, use: Use) -> bool:
+        most = self.limits.max_num_batched_tokens
         if use.urgent:
-            step, kv, seqs = limits.max_num_batched_tokens * URGENT_STEPS, self._kv_total, limits.max_num_seqs
-        else:
-            step = limits.max_num_batched_tokens - self._step_reserve
-            kv = self._kv_total - self._kv_reserve
-            seqs = limits.max_num_seqs - self._seq_reserve
-        return self.seqs < seqs and self.step_tokens + use.step_tokens <= step and self.kv_blocks + use.kv_blocks <= kv
+            return self.step_tokens + use.step_tokens <= most * URGENT_STEPS
+        if self.step_tokens + use.step_tokens > most - self._step_reserve:
+            return False
+        # One at a time may always prefill, however little the valve allows: its chunk is the engine's threshold.
+        return not self.lower_prefill or self.lower_prefill + use.step_tokens <= self.lower_step_tokens * self._ahead
 
     def take(self, request_id: int, use: Use) -> None:
         """Reserve for a request that is being dispatched."""
@@ -101,13 +142,31 @@ class WorkerBudget:
         self.seqs += 1
         self.step_tokens += use.step_tokens
         self.kv_blocks += use.kv_blocks
+        if use.urgent:
+            self._count_urgent(use, use.prompt_tokens)
+        else:
+            self.lower_prefill += use.step_tokens
+
+    def _count_urgent(self, use: Use, tokens: int) -> None:
+        if use.late:
+            self.late_tokens += tokens
+        else:
+            self.urgent_tokens += tokens
 
     def prefilled(self, request_id: int) -> None:
         """Note that a request's prefill is over: from now on it takes one token from every step."""
         use = self._uses.get(request_id)
-        if use is not None and use.step_tokens > 1:
-            self.step_tokens -= use.step_tokens - 1
-            use.step_tokens = 1
+        if use is None or not use.prefilling:
+            return
+        use.prefilling = False
+        if use.urgent:
+            self._count_urgent(use, -use.prompt_tokens)
+            use.prompt_tokens = 0
+        else:
+            self.lower_prefill -= use.step_tokens
+            self.lower_decodes += 1
+        self.step_tokens -= use.step_tokens - 1
+        use.step_tokens = 1
 
     def release(self, request_id: int) -> None:
         """Give back what a request had; nothing happens when it has nothing."""
@@ -117,3 +176,9 @@ class WorkerBudget:
         self.seqs -= 1
         self.step_tokens -= use.step_tokens
         self.kv_blocks -= use.kv_blocks
+        if use.urgent:
+            self._count_urgent(use, -use.prompt_tokens)
+        elif use.prefilling:
+            self.lower_prefill -= use.step_tokens
+        else:
+            self.lower_decodes -= 1

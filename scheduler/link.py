@@ -36,6 +36,7 @@ from schemas.frames import (
     Result,
     Results,
     Started,
+    StepPolicy,
     StepReport,
     TokenizerFile,
     TokenizerWanted,
@@ -146,9 +147,9 @@ class WorkerLink:
 
     # Sending
 
-    def send_requests(self, worker_id: str, requests: list[Request]) -> None:
-        """Give work to a worker."""
-        self._send(worker_id.encode(), Requests(session=self._session, requests=requests))
+    def send_requests(self, worker_id: str, requests: list[Request], policy: StepPolicy | None) -> None:
+        """Give work to a worker, and tell it how to split its steps where that has changed."""
+        self._send(worker_id.encode(), Requests(session=self._session, requests=requests, policy=policy))
 
     def send_abort(self, worker_id: str, request_ids: list[int]) -> None:
         """Take work back from a worker."""

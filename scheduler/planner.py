@@ -8,12 +8,33 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
-from scheduler.budgets import WorkerBudget
+from scheduler.budgets import Use, WorkerBudget
+from scheduler.floors import Floors
+from scheduler.pool import NANOSECONDS, PoolWorker
 from scheduler.queues import DeadlineQueue
+from scheduler.step_model import StepCosts, StepModel
+from scheduler.valve import Valve
 from scheduler.work import State, Work
-from schemas.frames import TOKEN_BYTES
-from schemas.settings import ClassSettings
+from schemas.frames import TOKEN_BYTES, StepPolicy, StepReport
+from schemas.settings import ClassSettings, ValveSettings
+
+URGENT = 0
+"""Position of the most urgent class."""
+NEVER_NS = 2**62
+"""A time that does not come."""
+MOST_PUT_ASIDE = 256
+"""Pieces of late work that one plan puts aside: a backlog of a hundred thousand must not stop the event loop."""
+
+
+class _Fate(Enum):
+    """What became of the first urgent work of a queue."""
+
+    DISPATCHED = auto()
+    EXPIRED = auto()
+    PUT_ASIDE = auto()
+    WAITS = auto()
 
 
 @dataclass(slots=True)
@@ -22,39 +43,46 @@ class Plan:
 
     Args:
         dispatches: work and the worker it goes to, most urgent first; its budget is already taken.
-        expired: work that is past its toxic age; it is done for the planner.
-        aborts: worker and request id of expired work that a worker still holds.
+        expired: work that is past its toxic age, or cannot be done before it; it is done for the planner.
+        aborts: worker and request id of expired or revoked work that a worker still holds.
+        revoked: work that was taken back from a worker and queued again.
+        policies: how workers should split their steps from now on, where that has changed.
     """
 
     dispatches: list[tuple[Work, str]] = field(default_factory=list)
     expired: list[Work] = field(default_factory=list)
     aborts: list[tuple[str, int]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Worker:
-    worker_id: str
-    budget: WorkerBudget
-    takes: frozenset[int]
-    in_flight: dict[int, Work] = field(default_factory=dict)
+    revoked: list[Work] = field(default_factory=list)
+    policies: dict[str, StepPolicy] = field(default_factory=dict)
 
 
 class Planner:
-    """Class queues, workers' budgets and the rule that connects them.
+    """Class queues, workers' budgets and the rules that connect them.
 
     Strict order between classes and earliest deadline first inside one. When the most urgent waiting work does not
-    fit a worker that may take it, nothing less urgent goes there either: it would only delay what waits.
+    fit a worker that may take it, nothing less urgent goes there either: it would only delay what waits. The one
+    exception is a class's guaranteed floor.
+
+    Urgent work that cannot meet its deadline any more waits behind what still can; what cannot even be done before
+    its toxic age is expired at once instead of delaying the rest.
 
     Args:
         classes: service classes, most urgent first.
+        valve: margins, and the step-time model before the first reports.
         first_request_id: request ids count up from here; the caller makes it unique over restarts.
     """
 
-    def __init__(self, classes: Iterable[ClassSettings], *, first_request_id: int = 1) -> None:
+    def __init__(
+        self, classes: Iterable[ClassSettings], valve: ValveSettings | None = None, *, first_request_id: int = 1
+    ) -> None:
         self.classes = tuple(classes)
+        self._valve = valve or ValveSettings()
         self._queues = tuple(DeadlineQueue() for _ in self.classes)
+        self._late = tuple(DeadlineQueue() for _ in self.classes)
+        self._urgent_waiting = 0
+        self._floors = Floors(self.classes)
         self._in_flight = [0] * len(self.classes)
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, PoolWorker] = {}
         self._toxic: list[tuple[int, int, Work]] = []
         self._sequence = 0
         self._next_request_id = first_request_id
@@ -63,7 +91,7 @@ class Planner:
 
     def queued(self, class_index: int) -> int:
         """Return how much of a class waits."""
-        return len(self._queues[class_index])
+        return len(self._queues[class_index]) + len(self._late[class_index])
 
     def in_flight(self, class_index: int) -> int:
         """Return how much of a class is at workers."""
@@ -72,7 +100,7 @@ class Planner:
     @property
     def total_queued(self) -> int:
         """How much waits, over all classes."""
-        return sum(map(len, self._queues))
+        return sum(map(len, self._queues)) + sum(map(len, self._late))
 
     @property
     def total_in_flight(self) -> int:
@@ -86,6 +114,15 @@ class Planner:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    def in_flight_work(self) -> list[Work]:
+        """Return all work at workers."""
+        return [work for worker in self._workers.values() for work in worker.in_flight.values()]
+
+    def step_costs(self, worker_id: str) -> StepCosts | None:
+        """Return the fitted step-time model of a worker."""
+        worker = self._workers.get(worker_id)
+        return worker.model.costs if worker else None
+
     # What happened
 
     def add(self, work: Work) -> None:
@@ -93,15 +130,47 @@ class Planner:
         self._sequence += 1
         work.sequence = self._sequence
         work.state = State.QUEUED
+        work.late = work.floor = False
         self._queues[work.class_index].push(work)
+        if work.class_index == URGENT:
+            self._urgent_waiting += work.token_count
         if work.toxic_ns and not work.runs:  # requeued work still has its entry
             heapq.heappush(self._toxic, (work.toxic_ns, work.sequence, work))
 
-    def add_worker(self, worker_id: str, budget: WorkerBudget, classes: Iterable[str] = ()) -> None:
-        """Let a worker take work of these classes; none given means all."""
+    def add_worker(
+        self,
+        worker_id: str,
+        budget: WorkerBudget,
+        classes: Iterable[str] = (),
+        *,
+        gated: bool = False,
+        steps_ahead: int = 0,
+    ) -> None:
+        """Let a worker take work of these classes; none given means all.
+
+        Args:
+            worker_id: its name.
+            budget: its limits, with nothing taken.
+            classes: names of the classes that it takes.
+            gated: its engine has a step gate.
+            steps_ahead: steps that are already decided when a request arrives.
+        """
         names = set(classes)
         takes = frozenset(i for i, c in enumerate(self.classes) if not names or c.name in names)
-        self._workers[worker_id] = _Worker(worker_id, budget, takes)
+        lends = frozenset(range(len(self.classes))) - takes if self._valve.lend and URGENT in takes else frozenset()
+        slo = self.classes[URGENT].slo_ms / 1000
+        most = budget.limits.max_num_batched_tokens
+        self._workers[worker_id] = PoolWorker(
+            worker_id,
+            budget,
+            StepModel(StepCosts.prior(self._valve)),
+            Valve(slo, self._valve, most, gated=gated, steps_ahead=steps_ahead),
+            takes,
+            lends,
+            gated,
+            steps_ahead,
+            overhead_seconds=self._valve.overhead_ms / 2000,
+        )
 
     def remove_worker(self, worker_id: str) -> list[Work]:
         """Forget a worker and return what it had in flight, for the caller to requeue or to end."""
@@ -113,16 +182,28 @@ class Planner:
             work.state = State.DONE  # unless it is added again: what is ended instead must not expire as well
         return list(worker.in_flight.values())
 
+    def observe_steps(self, worker_id: str, report: StepReport) -> bool:
+        """Learn from a worker's step report; False when it is nonsense and was left out."""
+        worker = self._workers.get(worker_id)
+        return worker is None or worker.observe(report)
+
     def prefilled(self, worker_id: str, request_id: int) -> Work | None:
         """Note that a request produced its first token; returns its work, or None when it is not known."""
         worker = self._workers.get(worker_id)
         work = worker.in_flight.get(request_id) if worker else None
         if worker and work:
             worker.budget.prefilled(request_id)
+            work.productive = True
         return work
 
-    def finish(self, worker_id: str, request_id: int) -> Work | None:
-        """Take a request that ended out of flight and release its budget; None when it is not known."""
+    def finish(self, worker_id: str, request_id: int, completed_ns: int = 0) -> Work | None:
+        """Take a request that ended out of flight and release its budget; None when it is not known.
+
+        Args:
+            worker_id: who had it.
+            request_id: of the dispatch.
+            completed_ns: when the engine was done, for a request that has an answer.
+        """
         worker = self._workers.get(worker_id)
         work = worker.in_flight.pop(request_id, None) if worker else None
         if worker is None or work is None:
@@ -130,73 +211,206 @@ class Planner:
         worker.budget.release(request_id)
         self._in_flight[work.class_index] -= 1
         work.state = State.DONE
+        if work.alone and completed_ns:
+            worker.valve.observe((completed_ns - work.dispatched_ns) / NANOSECONDS)
         return work
 
     def drop_queued(self, gone: Callable[[Work], bool]) -> list[Work]:
         """Drop waiting work that ``gone`` says belongs elsewhere now, and return it."""
         dropped: list[Work] = []
-        for queue in self._queues:
+        for queue in (*self._queues, *self._late):
             for work in [w for w in queue if gone(w)]:
-                queue.discard(work, State.DROPPED)
+                self._discard(work, State.DROPPED)
                 dropped.append(work)
         return dropped
-
-    def in_flight_work(self) -> list[Work]:
-        """Return all work at workers."""
-        return [work for worker in self._workers.values() for work in worker.in_flight.values()]
 
     # What to do
 
     def plan(self, now_ns: int) -> Plan:
-        """Decide what to dispatch, expire and abort at this time.
+        """Decide what to dispatch, expire, revoke and abort at this time.
 
-        Budgets of dispatched work are taken and expired work is released before this returns.
+        Budgets of dispatched work are taken and those of expired and revoked work released before this returns.
         """
         plan = Plan()
         self._expire(now_ns, plan)
+        for worker in self._workers.values():
+            worker.begin_plan(now_ns, self._urgent_waiting)
+        for class_index in range(URGENT + 1, len(self.classes)):
+            self._plan_floor(class_index, plan)
         closed: set[str] = set()
-        for class_index, queue in enumerate(self._queues):
-            if queue:
-                self._plan_class(class_index, queue, closed, plan)
+        self._plan_urgent(now_ns, closed, plan)
+        for class_index in range(URGENT + 1, len(self.classes)):
+            self._plan_class(class_index, closed, plan)
+        for worker in self._workers.values():
+            if (policy := worker.next_policy()) is not None:
+                plan.policies[worker.worker_id] = policy
         return plan
 
-    def _plan_class(self, class_index: int, queue: DeadlineQueue, closed: set[str], plan: Plan) -> None:
+    def _candidates(self, class_index: int) -> tuple[list[PoolWorker], list[PoolWorker]]:
+        """Return the workers that take a class, and those that lend themselves to it."""
         extractor = self.classes[class_index].extractor
-        candidates = [w for w in self._workers.values() if class_index in w.takes and extractor in w.budget.extractors]
-        if not candidates:
+        able = [w for w in self._workers.values() if extractor in w.budget.extractors]
+        takers = [w for w in able if class_index in w.takes]
+        lenders = [
+            w for w in able if class_index in w.lends and not w.budget.urgent_tokens and not w.budget.late_tokens
+        ]
+        return takers, lenders
+
+    def _plan_urgent(self, now_ns: int, closed: set[str], plan: Plan) -> None:
+        queue, late = self._queues[URGENT], self._late[URGENT]
+        candidates, _ = self._candidates(URGENT)
+        if candidates:
+            put_aside = 0
+            while put_aside < MOST_PUT_ASIDE and (work := queue.peek()) is not None:
+                fate = self._place_urgent(work, queue, candidates, now_ns, plan)
+                if fate is _Fate.WAITS:
+                    break
+                put_aside += fate is _Fate.PUT_ASIDE
+            else:
+                while (work := late.peek()) is not None:
+                    if self._place_urgent(work, late, candidates, now_ns, plan) is _Fate.WAITS:
+                        break
+        if queue or late:
+            closed.update(w.worker_id for w in candidates)
+
+    def _place_urgent(
+        self, work: Work, queue: DeadlineQueue, candidates: list[PoolWorker], now_ns: int, plan: Plan
+    ) -> _Fate:
+        """Dispatch, put aside or expire the first urgent work of a queue, or leave it there to wait."""
+        self._shorten(work, candidates)
+        worker, use, finish_ns = self._soonest(work, candidates, now_ns)
+        if work.toxic_ns and now_ns + int(worker.least_seconds(use) * NANOSECONDS) > work.toxic_ns:
+            self._discard(work, State.DONE)
+            plan.expired.append(work)
+            return _Fate.EXPIRED
+        if not work.late and finish_ns > work.deadline_ns:
+            queue.pop()
+            work.late = True
+            self._late[URGENT].push(work)
+            return _Fate.PUT_ASIDE
+        limit_ns = (work.toxic_ns or NEVER_NS) if work.late else work.deadline_ns
+        occupied = worker.budget.urgent_tokens + worker.budget.late_tokens
+        if worker.delays(use) or (occupied and finish_ns > limit_ns):
+            return _Fate.WAITS  # it would make others late, or itself be late behind them
+        while not worker.budget.holds(use) and worker.budget.seqs:
+            if not self._revoke(worker, plan):
+                return _Fate.WAITS
+        if not worker.budget.fits(use):
+            return _Fate.WAITS
+        queue.pop()
+        self._urgent_waiting -= work.token_count
+        work.alone = not occupied
+        self._dispatch(work, worker, use, plan)
+        worker.promise(work.request_id, use, limit_ns - finish_ns)
+        return _Fate.DISPATCHED
+
+    def _soonest(self, work: Work, candidates: list[PoolWorker], now_ns: int) -> tuple[PoolWorker, Use, int]:
+        """Return the worker that would be done with urgent work first, what it takes there, and when."""
+        extractor = self.classes[URGENT].extractor
+        best: tuple[PoolWorker, Use, int] | None = None
+        for worker in candidates:
+            if work.token_count > worker.budget.text_limit(extractor):
+                continue
+            use = worker.budget.use_of(extractor, work.token_count, urgent=True, late=work.late)
+            finish_ns = worker.urgent_finish_ns(now_ns, use)
+            if best is None or finish_ns < best[2]:
+                best = (worker, use, finish_ns)
+        assert best is not None  # noqa: S101 - the text was cut to what the roomiest of them holds
+        return best
+
+    def _plan_floor(self, class_index: int, plan: Plan) -> None:
+        """Dispatch what a class has earned while more urgent work was served."""
+        queue = self._queues[class_index]
+        if not queue or not self._urgent_before(class_index):
             return
-        longest = max(w.budget.text_limit(extractor) for w in candidates)
-        while (work := queue.peek()) is not None:
-            if work.token_count > longest:
-                _shorten(work, longest)
-            best: _Worker | None = None
-            best_use = None
-            for worker in candidates:
-                if worker.worker_id in closed or work.token_count > worker.budget.text_limit(extractor):
-                    continue
-                use = worker.budget.use_of(extractor, work.token_count, urgent=class_index == 0)
-                if worker.budget.fits(use) and (best is None or _load(worker) < _load(best)):
-                    best, best_use = worker, use
-            if best is None or best_use is None:
-                closed.update(w.worker_id for w in candidates)
+        takers, _ = self._candidates(class_index)
+        while (work := queue.peek()) is not None and self._floors.earned(class_index, work.token_count):
+            placed = self._roomiest(work, class_index, takers, floor=True)
+            if placed is None:
                 return
             queue.pop()
-            self._next_request_id += 1
-            work.request_id = self._next_request_id
-            work.worker_id = best.worker_id
-            work.state = State.IN_FLIGHT
-            work.runs += 1
-            best.budget.take(work.request_id, best_use)
-            best.in_flight[work.request_id] = work
-            self._in_flight[class_index] += 1
-            plan.dispatches.append((work, best.worker_id))
+            work.floor = True
+            self._dispatch(work, *placed, plan)
+
+    def _urgent_before(self, class_index: int) -> bool:
+        return any(self._queues[i] or self._late[i] for i in range(class_index))
+
+    def _plan_class(self, class_index: int, closed: set[str], plan: Plan) -> None:
+        queue = self._queues[class_index]
+        if not queue:
+            return
+        takers, lenders = self._candidates(class_index)
+        if not takers and not lenders:
+            return
+        while (work := queue.peek()) is not None:
+            self._shorten(work, takers or lenders)
+            placed = self._roomiest(work, class_index, [w for w in takers if w.worker_id not in closed])
+            if placed is None:
+                placed = self._roomiest(work, class_index, [w for w in lenders if w.worker_id not in closed])
+            if placed is None:
+                closed.update(w.worker_id for w in takers)
+                return
+            queue.pop()
+            self._dispatch(work, *placed, plan)
+
+    def _roomiest(
+        self, work: Work, class_index: int, candidates: list[PoolWorker], *, floor: bool = False
+    ) -> tuple[PoolWorker, Use] | None:
+        """Return the least loaded worker that has room for less urgent work, and what it takes there.
+
+        A floor needs a slot and KV blocks; what it takes of the steps, its credit has paid for.
+        """
+        extractor = self.classes[class_index].extractor
+        best: PoolWorker | None = None
+        best_use: Use | None = None
+        for worker in candidates:
+            if work.token_count > worker.budget.text_limit(extractor):
+                continue
+            use = worker.budget.use_of(extractor, work.token_count, urgent=False)
+            fits = worker.budget.holds(use) if floor else worker.budget.fits(use)
+            if fits and (best is None or worker.load() < best.load()):
+                best, best_use = worker, use
+        return None if best is None or best_use is None else (best, best_use)
+
+    def _dispatch(self, work: Work, worker: PoolWorker, use: Use, plan: Plan) -> None:
+        self._next_request_id += 1
+        work.request_id = self._next_request_id
+        work.worker_id = worker.worker_id
+        work.state = State.IN_FLIGHT
+        work.productive = False
+        work.runs += 1
+        worker.budget.take(work.request_id, use)
+        worker.in_flight[work.request_id] = work
+        self._in_flight[work.class_index] += 1
+        tokens = use.prompt_tokens + worker.budget.extractors[self.classes[work.class_index].extractor].max_new_tokens
+        waiting = [bool(q) for q in self._queues]
+        self._floors.dispatched(work.class_index, tokens, waiting)
+        plan.dispatches.append((work, worker.worker_id))
+
+    def _revoke(self, worker: PoolWorker, plan: Plan) -> bool:
+        """Take back the newest less urgent request that has produced nothing; its deadline stays as it was.
+
+        Its prefill is not lost: the engine's prefix cache gives it back when it returns.
+
+        Returns:
+            False when there is none.
+        """
+        for work in reversed(worker.in_flight.values()):
+            if work.class_index != URGENT and not work.productive and not work.floor:
+                plan.aborts.append((worker.worker_id, work.request_id))
+                self.finish(worker.worker_id, work.request_id)
+                work.forget_run()
+                self.add(work)
+                plan.revoked.append(work)
+                return True
+        return False
 
     def _expire(self, now_ns: int, plan: Plan) -> None:
         heap = self._toxic
         while heap and heap[0][0] <= now_ns:
             _, _, work = heapq.heappop(heap)
             if work.state is State.QUEUED:
-                self._queues[work.class_index].discard(work, State.DONE)
+                self._discard(work, State.DONE)
             elif work.state is State.IN_FLIGHT:
                 plan.aborts.append((work.worker_id, work.request_id))
                 self.finish(work.worker_id, work.request_id)
@@ -204,14 +418,20 @@ class Planner:
                 continue
             plan.expired.append(work)
 
+    def _discard(self, work: Work, state: State) -> None:
+        """Take waiting work out of its queue."""
+        if work.class_index == URGENT:
+            self._urgent_waiting -= work.token_count
+        queue = self._late if work.late else self._queues
+        queue[work.class_index].discard(work, state)
 
-def _load(worker: _Worker) -> float:
-    """Return how full the next step of a worker is; ties go to the worker that said hello first."""
-    return worker.budget.step_tokens / worker.budget.limits.max_num_batched_tokens
-
-
-def _shorten(work: Work, longest: int) -> None:
-    """Cut a text that no worker can hold any more: the one with the longer context has left since it was queued."""
-    work.tokens = work.tokens[: longest * TOKEN_BYTES]
-    work.token_count = longest
-    work.truncated = True
+    def _shorten(self, work: Work, candidates: list[PoolWorker]) -> None:
+        """Cut a text that no worker can hold any more: the one with the longer context has left since it was queued."""
+        extractor = self.classes[work.class_index].extractor
+        longest = max(w.budget.text_limit(extractor) for w in candidates)
+        if work.token_count > longest:
+            if work.class_index == URGENT:
+                self._urgent_waiting -= work.token_count - longest
+            work.tokens = work.tokens[: longest * TOKEN_BYTES]
+            work.token_count = longest
+            work.truncated = True

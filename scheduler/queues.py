@@ -7,16 +7,20 @@ from collections.abc import Iterator
 
 from scheduler.work import State, Work
 
+GRAIN_NS = 10_000_000
+"""Deadlines within the same ten milliseconds are one burst. Inside it the shortest goes first, which gives the most
+answers on time; no other order inside a burst could be told apart by anyone who waits for it."""
+
 
 class DeadlineQueue:
-    """The work of one service class, earliest deadline first; equal deadlines in order of arrival.
+    """The work of one service class, earliest deadline first; inside a burst the shortest, then in order of arrival.
 
     Work that expired or was dropped while it waited stays in the heap until it surfaces: removing it at once
     would cost O(n).
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Work]] = []
+        self._heap: list[tuple[int, int, int, Work]] = []
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -24,18 +28,18 @@ class DeadlineQueue:
 
     def __iter__(self) -> Iterator[Work]:
         """Iterate over what waits, in no particular order."""
-        return (work for _, _, work in self._heap if work.state is State.QUEUED)
+        return (entry[-1] for entry in self._heap if entry[-1].state is State.QUEUED)
 
     def push(self, work: Work) -> None:
         """Add work whose state is ``QUEUED``."""
-        heapq.heappush(self._heap, (work.deadline_ns, work.sequence, work))
+        heapq.heappush(self._heap, (work.deadline_ns // GRAIN_NS, work.token_count, work.sequence, work))
         self._waiting += 1
 
     def peek(self) -> Work | None:
         """Return the work with the earliest deadline without taking it."""
         heap = self._heap
         while heap:
-            work = heap[0][2]
+            work = heap[0][-1]
             if work.state is State.QUEUED:
                 return work
             heapq.heappop(heap)

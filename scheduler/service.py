@@ -38,9 +38,18 @@ MAX_DEATHS = 2
 """A request in flight at this many worker deaths is quarantined: it may be what kills them (vllm#43920)."""
 MAX_UNCONFIRMED = 20_000
 """Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
+TOO_OLD = "older than its class's toxic age"
+HOPELESS = "no worker could answer it before its class's toxic age"
+LONGEST_TIMER_SECONDS = 1.0
+"""A timer is set by the wall clock's time; looking again this often bounds what a step of that clock can do."""
 POLL_SECONDS = 0.02
-FLUSH_SECONDS = 2.0
-"""How long a stop waits for confirmations after the drain."""
+FETCH_SECONDS = 1.0
+"""How long a stop waits for the fetches in progress to come back."""
+FLUSH_SECONDS = 0.5
+"""How long a stop waits for the last confirmations after the drain, which has waited for them before. With Kafka away
+the waits of a stop add up: the drain, this, the commits and the leaving must stay below ten seconds together."""
+STAMPS_SECONDS = 1.0
+"""How long a stop waits for Redis to take the last stamps."""
 
 
 async def serve(
@@ -74,7 +83,7 @@ class Scheduler:
         self._state = "starting"
         self._stats = Stats(settings.classes)
         # Microseconds since the epoch: ids of this life and of the one before can never meet.
-        self._planner = Planner(settings.classes, first_request_id=time.time_ns() // 1000)
+        self._planner = Planner(settings.classes, settings.valve, first_request_id=time.time_ns() // 1000)
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
         self._publisher = Publisher(kafka, settings.id, self._confirmed)
@@ -128,20 +137,23 @@ class Scheduler:
             commits.cancel()
             for intake in self._intakes:
                 intake.stop_fetching()
+            # A fetch waits out a rebalance, and another member can hold that up for longer than we may take.
+            _, stuck = await asyncio.wait(tasks, timeout=FETCH_SECONDS)
+            for task in stuck:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             everything = {p for intake in self._intakes for p in self._ledger.partitions(intake.topic)}
             drained = await self.drained(everything, self._settings.drain_seconds)
             await self._publisher.flush(FLUSH_SECONDS)
-            for intake in self._intakes:
-                await intake.stop()
+            await asyncio.gather(*(intake.stop() for intake in self._intakes))
             log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
 
     async def _close(self) -> None:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._admission.close()
-        await self._publisher.stop(FLUSH_SECONDS)
-        await self._stamps.stop(FLUSH_SECONDS)
+        await self._publisher.stop()
+        await self._stamps.stop(STAMPS_SECONDS)
         self._link.close()
         self._metrics.stop()
 
@@ -192,10 +204,12 @@ class Scheduler:
         self._pump_scheduled = False
         now = time.time_ns()
         plan = self._planner.plan(now)
+        self._stats.revoked += len(plan.revoked)
         for work in plan.expired:
             self._end(work)
             if self._ledger.owns(work.origin):
-                self._outcomes.expired(work, now, "older than its class's toxic age")
+                too_old = now >= work.toxic_ns
+                self._outcomes.expired(work, now, TOO_OLD if too_old else HOPELESS)
         self._send(plan, now)
         self._arm_expiry(now)
 
@@ -218,10 +232,11 @@ class Scheduler:
                     priority=work.class_index,
                     deadline_ns=work.deadline_ns,
                     extractor=service_class.extractor,
+                    floor=work.floor,
                 )
             )
-        for worker_id, batch in requests.items():
-            self._link.send_requests(worker_id, batch)
+        for worker_id in requests.keys() | plan.policies.keys():
+            self._link.send_requests(worker_id, requests[worker_id], plan.policies.get(worker_id))
 
     def _arm_expiry(self, now: int) -> None:
         """Plan again when the next piece of work gets toxic, whatever else happens or does not."""
@@ -229,7 +244,7 @@ class Scheduler:
             self._expiry_timer.cancel()
             self._expiry_timer = None
         if (expiry := self._planner.next_expiry_ns()) is not None:
-            delay = max(0.0, (expiry - now) / NANOSECONDS)
+            delay = min(max(0.0, (expiry - now) / NANOSECONDS), LONGEST_TIMER_SECONDS)
             self._expiry_timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     # What workers say (called by `WorkerRegistry`)

@@ -11,7 +11,8 @@ from msgspec import Struct
 from schemas.enums import Stage
 from schemas.records import Nanoseconds, Stamps
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Record headers; Kafka allows a header without a value."""
 
 
 class Origin(NamedTuple):
@@ -75,6 +76,10 @@ class Work(Struct, kw_only=True, gc=False):
         runs: how often it was given to a worker.
         deaths: how many workers died with it in flight.
         refusals: how often an engine failed it and said that another try may help.
+        late: it can no longer meet its deadline, so it waits until nothing waits that still can.
+        floor: it was dispatched as its class's guaranteed share.
+        alone: when it was dispatched, its worker had no other urgent work.
+        productive: its present run has produced a token.
     """
 
     origin: Origin
@@ -101,6 +106,10 @@ class Work(Struct, kw_only=True, gc=False):
     runs: int = 0
     deaths: int = 0
     refusals: int = 0
+    late: bool = False
+    floor: bool = False
+    alone: bool = False
+    productive: bool = False
 
     def original(self) -> Original:
         """Return the input record."""

@@ -48,6 +48,7 @@ class _Member:
     budget: WorkerBudget
     steps: int = 0
     kv_usage: float = 0.0
+    nonsense: bool = False
 
 
 class WorkerRegistry:
@@ -133,11 +134,13 @@ class WorkerRegistry:
     def worker_joined(self, hello: Hello) -> None:
         """Give a worker to the planner."""
         extractors = {e.name: e for e in hello.extractors}
-        budget = WorkerBudget(hello.limits, extractors, self._settings.reserve)
+        budget = WorkerBudget(hello.limits, extractors, self._settings.reserve, gated=hello.step_gate)
         self._members[hello.worker_id] = _Member(hello, budget)
         for extractor in hello.extractors:
             self._made_by[hello.worker_id, extractor.name] = (hello.engine, extractor.prompt_version)
-        self._planner.add_worker(hello.worker_id, budget, hello.classes)
+        self._planner.add_worker(
+            hello.worker_id, budget, hello.classes, gated=hello.step_gate, steps_ahead=hello.steps_ahead
+        )
         self._measure_text_limit()
         log.info(
             "worker_joined",
@@ -171,7 +174,7 @@ class WorkerRegistry:
     def results(self, worker_id: str, results: list[Result]) -> None:
         """Pass on answers to requests that are still wanted."""
         for result in results:
-            if (work := self._planner.finish(worker_id, result.request_id)) is not None:
+            if (work := self._planner.finish(worker_id, result.request_id, result.completed_ns)) is not None:
                 self._events.request_done(work, result, worker_id)
 
     def failures(self, worker_id: str, failures: list[Failure]) -> None:
@@ -181,10 +184,25 @@ class WorkerRegistry:
                 self._events.request_failed(work, failure)
 
     def steps(self, worker_id: str, report: StepReport) -> None:
-        """Keep the last step report for the status."""
-        if member := self._members.get(worker_id):
+        """Learn how long steps take, and keep the last report for the status."""
+        member = self._members.get(worker_id)
+        if member is None:
+            return
+        if self._planner.observe_steps(worker_id, report):
             member.steps += report.steps
             member.kv_usage = report.kv_usage
+        elif not member.nonsense:
+            member.nonsense = True
+            log.warning(
+                "step_report_implausible",
+                worker_id=worker_id,
+                steps=report.steps,
+                seconds=report.seconds,
+                prefill_tokens=report.prefill_tokens,
+                decode_tokens=report.decode_tokens,
+                kv_usage=report.kv_usage,
+                effect="left out, as all further ones from this worker that cannot be",
+            )
 
     def _measure_text_limit(self) -> None:
         """Longest text that some worker can hold whole under every extractor that it might get."""

@@ -96,7 +96,13 @@ class EngineInfo(Struct, kw_only=True, frozen=True):
 
 
 class Hello(Struct, kw_only=True, frozen=True, tag="hello"):
-    """A worker is warm and takes work. ``classes`` empty means any class."""
+    """A worker is warm and takes work.
+
+    Args:
+        classes: service classes that it takes; empty means any.
+        step_gate: its engine keeps less urgent prefill out of the steps that an urgent request needs.
+        steps_ahead: engine steps that are already decided when a new request arrives (1 with asynchronous scheduling).
+    """
 
     worker_id: str
     protocol: int
@@ -105,6 +111,8 @@ class Hello(Struct, kw_only=True, frozen=True, tag="hello"):
     extractors: list[Extractor]
     classes: list[str] = []
     pid: int = 0
+    step_gate: bool = False
+    steps_ahead: int = 0
 
 
 class TokenizerFile(Struct, kw_only=True, frozen=True, tag="tokenizer"):

@@ -145,12 +145,15 @@ class ClassSettings(Frozen):
         toxic_ms: age in milliseconds past which the work is never run and becomes an expired record; none means
             late work is still worth having.
         extractor: ``headline`` (one label token) or ``filing`` (a small JSON object).
+        floor: share of the engine's tokens that a less urgent class gets even while more urgent work waits; of no
+            meaning for the most urgent class.
     """
 
     name: Name
     slo_ms: Annotated[float, Field(gt=0)]
     toxic_ms: float | None = None
     extractor: Literal["headline", "filing"] = "headline"
+    floor: Annotated[float, Field(ge=0, le=0.5)] = 0.1
 
     @model_validator(mode="after")
     def _toxic_after_slo(self) -> ClassSettings:
@@ -213,6 +216,36 @@ class ReserveSettings(Frozen):
     seqs: Annotated[int, Field(ge=0)] = 8
 
 
+class ValveSettings(Frozen):
+    """How much of a step less urgent classes may fill (see `scheduler.valve`).
+
+    Args:
+        margin: share of the most urgent class's SLO that is kept free; grows up to ``max_margin`` while urgent
+            requests come close to their deadline in the engine, and shrinks again.
+        overhead_ms: time of an event outside the engine: Kafka, link, publishing.
+        min_step_tokens: less urgent tokens per step that are allowed whatever the model says, so that a wrong model
+            cannot stop them.
+        lend: a worker that is dedicated to urgent classes takes other work while nobody else has room.
+        step_ms, prefill_token_us, decode_us, kv_token_ns: the step-time model before the first step reports.
+    """
+
+    margin: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    max_margin: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    overhead_ms: Annotated[float, Field(ge=0)] = 5.0
+    min_step_tokens: Annotated[int, Field(ge=1)] = 64
+    lend: bool = True
+    step_ms: Annotated[float, Field(gt=0)] = 20.0
+    prefill_token_us: Annotated[float, Field(gt=0)] = 100.0
+    decode_us: Annotated[float, Field(ge=0)] = 100.0
+    kv_token_ns: Annotated[float, Field(ge=0)] = 0.0
+
+    @model_validator(mode="after")
+    def _margins(self) -> ValveSettings:
+        if self.max_margin < self.margin:
+            raise ValueError("max_margin must not be smaller than margin")
+        return self
+
+
 class LimitSettings(Frozen):
     """Bounds on one input record (see `schemas.codec.Limits`)."""
 
@@ -242,6 +275,7 @@ class SchedulerSettings(Frozen):
     classes: tuple[ClassSettings, ...] = DEFAULT_CLASSES
     rules: tuple[RuleSettings, ...] = DEFAULT_RULES
     reserve: ReserveSettings = ReserveSettings()
+    valve: ValveSettings = ValveSettings()
     limits: LimitSettings = LimitSettings()
     max_queued: Annotated[int, Field(ge=1)] = 200_000
     max_queued_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 192.0
@@ -282,6 +316,8 @@ class WorkerSettings(Frozen):
         max_num_batched_tokens: tokens of one engine step.
         max_num_seqs: sequences that run at the same time.
         long_prefill_token_threshold: most prefill tokens of one request in one step.
+        step_scheduler: keep less urgent work out of engine steps that an urgent deadline needs; without it only the
+            scheduler's budgets do.
         gpu_memory_utilization: fraction of the accelerator's memory for weights and KV cache (GPU engine).
         kv_cache_gib: KV cache size in GiB (CPU engine).
         sim_step_ms: fixed cost of one simulated step, in milliseconds.
@@ -298,6 +334,7 @@ class WorkerSettings(Frozen):
     max_num_batched_tokens: Annotated[int, Field(ge=64)] = 2048
     max_num_seqs: Annotated[int, Field(ge=1)] = 128
     long_prefill_token_threshold: Annotated[int, Field(ge=16)] = 512
+    step_scheduler: bool = True
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     kv_cache_gib: Annotated[float, Field(gt=0)] = 1.0
     sim_step_ms: Annotated[float, Field(ge=0)] = 5.0

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from schemas.errors import ErrorKind, TapewireError
-from schemas.frames import EngineInfo, Extractor, Failure, Limits, Request, Result, Started
+from schemas.frames import EngineInfo, Extractor, Failure, Limits, Request, Result, Started, StepPolicy
 
 
 class WorkerState(StrEnum):
@@ -73,12 +73,16 @@ class EngineDescription:
     Args:
         extractors: one for each prompt that it has compiled.
         tokenizer_json: the ``tokenizer.json`` as bytes; its hash stands in ``info``.
+        step_gate: less urgent work is kept out of steps that an urgent request needs (see `workers.step_gate`).
+        steps_ahead: steps that are already decided when a request arrives.
     """
 
     info: EngineInfo
     limits: Limits
     extractors: list[Extractor]
     tokenizer_json: bytes
+    step_gate: bool = False
+    steps_ahead: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +135,9 @@ class Engine(Protocol):
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Take work, most urgent first. Never blocks and never raises: a bad request becomes a failure."""
+
+    def set_policy(self, policy: StepPolicy) -> None:
+        """Split steps like this from the next request on; an engine that cannot do that ignores it."""
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Stop these requests and free what they hold. Nothing is reported for them once this returns."""

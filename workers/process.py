@@ -222,6 +222,8 @@ class Worker:
         match frame:
             case Requests():
                 if frame.session == self._session:
+                    if frame.policy is not None:
+                        self._engine.set_policy(frame.policy)
                     self._submit(frame.requests)
             case Abort():
                 if frame.session == self._session:
@@ -311,6 +313,8 @@ class Worker:
             extractors=self._description.extractors,
             classes=self._classes,
             pid=os.getpid(),
+            step_gate=self._description.step_gate,
+            steps_ahead=self._description.steps_ahead,
         )
 
     # The end

@@ -16,13 +16,14 @@ from zlib import crc32
 
 from schemas.enums import Direction
 from schemas.errors import ErrorKind
-from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started
+from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started, StepPolicy
 from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import sim_core
 from workers.engine import EngineDescription, EngineSink, OnState, Steps, WorkerState
 from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
 from workers.sim_core import Costs, SimCore
+from workers.step_gate import StepGate
 
 NAME = "sim"
 VERSION = "1"
@@ -79,6 +80,7 @@ class SimEngine:
         )
         self._prompts: dict[str, Prompt] = {}
         self._answers: dict[str, list[Answer]] = {}
+        self._gated = settings.step_scheduler
         self._core = SimCore(self._limits)
         self._flights: dict[int, _Flight] = {}
         self._work = asyncio.Event()
@@ -103,7 +105,8 @@ class SimEngine:
         self._prompts = compile_prompts(load_templates(), tokenizer, NAME)
         self._answers = {name: _answers(prompt) for name, prompt in self._prompts.items()}
         cached = sum(len(prompt.prefix) // BLOCK_SIZE for prompt in self._prompts.values())
-        self._core = SimCore(self._limits, cached)
+        gate = StepGate(self._limits.max_num_batched_tokens) if self._gated else None
+        self._core = SimCore(self._limits, cached, gate)
         self._task = asyncio.create_task(self._run(), name="sim-engine")
         self._task.add_done_callback(self._ended)
         return EngineDescription(
@@ -117,6 +120,7 @@ class SimEngine:
             limits=self._limits,
             extractors=[prompt.extractor for prompt in self._prompts.values()],
             tokenizer_json=tokenizer_json,
+            step_gate=self._gated,
         )
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -155,6 +159,10 @@ class SimEngine:
         if answered:
             self._report(0.0, prefill_tokens, answered)
 
+    def set_policy(self, policy: StepPolicy) -> None:
+        """Split the next steps like this."""
+        self._core.policy = policy
+
     def abort(self, request_ids: Iterable[int]) -> None:
         """Forget requests; nothing is reported for them."""
         ids = list(request_ids)
@@ -186,6 +194,8 @@ class SimEngine:
                 prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens,
                 shared_tokens=len(prompt.prefix),
+                deadline_ns=request.deadline_ns,
+                floor=request.floor,
             )
         )
         self._work.set()
@@ -198,7 +208,7 @@ class SimEngine:
         loop = asyncio.get_running_loop()
         free_at = 0.0
         while True:
-            step = self._core.schedule()
+            step = self._core.schedule(self._clock_ns())
             if step is None:
                 self._work.clear()
                 await self._work.wait()
@@ -207,11 +217,7 @@ class SimEngine:
             for sequence in step.admitted:
                 flight = self._flights[sequence.request_id]
                 flight.started_ns = flight.started_ns or started_ns
-            seconds = (
-                self._costs.step
-                + step.prefill_tokens * self._costs.prefill_token
-                + step.decode_tokens * self._costs.decode
-            )
+            seconds = self._costs.seconds(step)
             free_at = max(free_at, loop.time()) + seconds
             await asyncio.sleep(free_at - loop.time())
             self._deliver(self._core.apply(step))

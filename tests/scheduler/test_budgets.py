@@ -14,7 +14,7 @@ from tests.scheduler import make
 
 
 def _use(step_tokens: int = 1, kv_blocks: int = 1, *, urgent: bool = False) -> Use:
-    return Use(step_tokens=step_tokens, kv_blocks=kv_blocks, urgent=urgent)
+    return Use(step_tokens=step_tokens, prompt_tokens=step_tokens, kv_blocks=kv_blocks, urgent=urgent)
 
 
 def test_a_long_prefill_takes_no_more_than_the_threshold_of_a_step() -> None:

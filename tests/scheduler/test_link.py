@@ -228,7 +228,7 @@ async def test_requests_aborts_and_drain_reach_the_worker() -> None:
             deadline_ns=5,
             extractor="headline",
         )
-        one.link.send_requests("w1", [request])
+        one.link.send_requests("w1", [request], None)
         one.link.send_abort("w2", [9])
         one.link.send_drain("the end")
         assert await first.expect(Requests) == Requests(session=SESSION, requests=[request])

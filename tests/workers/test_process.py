@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from schemas.curve import create_keys
@@ -20,6 +21,7 @@ from schemas.frames import (
     Refused,
     Requests,
     Results,
+    StepPolicy,
     StepReport,
     TokenizerFile,
     TokenizerWanted,
@@ -66,6 +68,24 @@ async def test_work_is_answered_in_one_frame_per_turn(scheduler: FakeScheduler, 
     assert [result.request_id for result in results.results] == list(range(500))
     report = await scheduler.expect(StepReport)
     assert (report.session, report.decode_tokens) == ("a", 500)
+
+
+async def test_a_policy_reaches_the_engine(scheduler: FakeScheduler, start_worker: Start) -> None:
+    """A policy that comes with work splits the steps: 300 lower-class tokens take many steps of at most 20."""
+    start_worker(BRIEF.model_copy(update={"sim_step_ms": 1.0}))
+    await scheduler.welcome("a")
+    policy = StepPolicy(
+        lower_step_tokens=20, step_seconds=0.001, prefill_token_seconds=0, decode_seconds=0, kv_token_seconds=0
+    )
+    lower = msgspec.structs.replace(make_request(1, [40] * 300), priority=2)
+    scheduler.send(Requests(session="a", requests=[lower], policy=policy))
+    steps = tokens = 0
+    while tokens < 300:
+        report = await scheduler.expect(StepReport)
+        steps += report.steps
+        tokens += report.prefill_tokens
+        assert report.prefill_tokens <= 20 * report.steps
+    assert steps >= 300 / 20
 
 
 async def test_heartbeat_goes_on_while_the_engine_is_busy(scheduler: FakeScheduler, start_worker: Start) -> None:

@@ -53,14 +53,15 @@ def scenarios(draw: st.DrawFn) -> list[tuple[str, Sequence | int]]:
     return actions
 
 
-def check(core: SimCore, planned: Step) -> None:
+def check(core: SimCore, planned: Step, *, alone: bool) -> None:
     """Check one step against every limit."""
-    assert sum(tokens for _, tokens in planned.work) == planned.prefill_tokens + planned.decode_tokens
+    assert sum(tokens for _, tokens, _ in planned.work) == planned.prefill_tokens + planned.decode_tokens
     assert planned.prefill_tokens + planned.decode_tokens <= LIMITS.max_num_batched_tokens
-    assert all(0 < tokens <= LIMITS.long_prefill_token_threshold for _, tokens in planned.work)
+    chunk = LIMITS.max_num_batched_tokens if alone else LIMITS.long_prefill_token_threshold
+    assert all(0 < tokens <= chunk for _, tokens, _ in planned.work)
     assert core.running <= LIMITS.max_num_seqs
     assert core.used_blocks <= LIMITS.kv_blocks
-    ids = [sequence.request_id for sequence, _ in planned.work]
+    ids = [sequence.request_id for sequence, _, _ in planned.work]
     assert len(set(ids)) == len(ids)
 
 
@@ -75,10 +76,11 @@ def test_limits_hold_and_everything_ends_once(actions: list[tuple[str, Sequence 
     finished: list[int] = []
 
     def advance() -> bool:
+        alone = core.running + core.waiting == 1
         planned = core.schedule()
         if planned is None:
             return False
-        check(core, planned)
+        check(core, planned, alone=alone)
         produced = core.apply(planned)
         first.extend(produced.first)
         finished.extend(produced.finished)
@@ -106,23 +108,28 @@ def test_limits_hold_and_everything_ends_once(actions: list[tuple[str, Sequence 
 
 
 def test_a_long_prefill_is_chunked() -> None:
-    """A prompt longer than the threshold takes several steps and answers after the last."""
+    """A prompt longer than the threshold takes several steps beside another, and as few as fit when it is alone."""
+
+    def chunks(core: SimCore) -> list[int]:
+        taken: list[int] = []
+        while (planned := core.schedule()) is not None:
+            taken += [tokens for s, tokens, _ in planned.work if s.request_id == 1]
+            core.apply(planned)
+        return taken
+
     core = SimCore(LIMITS)
     core.add(make(1, prompt=70))
-    chunks = []
-    while True:
-        planned, produced = step(core)
-        chunks.append(planned.prefill_tokens)
-        if produced.finished:
-            break
-    assert chunks == [32, 32, 6]
+    assert chunks(core) == [64, 6]
+    core.add(make(1, prompt=70))
+    core.add(make(2, prompt=10, output=9))
+    assert chunks(core) == [32, 32, 6]
 
 
 def test_urgent_work_waits_for_no_one_but_the_running() -> None:
     """Among waiting requests the smaller priority goes first, whenever it came; running ones keep their turn."""
     limits = Limits(**{**{f: getattr(LIMITS, f) for f in LIMITS.__struct_fields__}, "max_num_seqs": 1})
     core = SimCore(limits)
-    core.add(make(1, prompt=40, priority=5))
+    core.add(make(1, prompt=100, priority=5))
     step(core)
     core.add(make(2, prompt=10, priority=5))
     core.add(make(3, prompt=10, priority=0))

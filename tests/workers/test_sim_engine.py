@@ -154,7 +154,7 @@ async def test_a_step_loop_that_breaks_is_told(
     engine = make_engine(BRIEF)
     await engine.start()
 
-    def explode(_self: object) -> None:
+    def explode(_self: object, _starts_ns: int) -> None:
         raise ValueError("no step")
 
     monkeypatch.setattr("workers.sim_core.SimCore.schedule", explode)

@@ -1,0 +1,180 @@
+"""The step gate: what lower classes may do in a step, from deadlines and a step-time model."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.frames import StepPolicy
+from workers.step_gate import HOLD_SECONDS, RELEASE_TOKENS, Free, Lower, StepGate, Urgent
+
+NOW = 1_700_000_000_000_000_000
+MS = 1_000_000
+STEP_TOKENS = 2048
+
+
+def policy(
+    tokens: int = 512, step: float = 0.01, prefill: float = 1e-4, decode: float = 1e-4, kv: float = 0.0
+) -> StepPolicy:
+    """Return a policy: 10 ms a step and 0.1 ms a token unless told otherwise."""
+    return StepPolicy(
+        lower_step_tokens=tokens,
+        step_seconds=step,
+        prefill_token_seconds=prefill,
+        decode_seconds=decode,
+        kv_token_seconds=kv,
+    )
+
+
+def urgent(in_ms: float, tokens: int = 100, outputs: int = 1) -> Urgent:
+    """Return an urgent request with a deadline in so many milliseconds."""
+    return Urgent(prefill_tokens=tokens, deadline_ns=NOW + int(in_ms * MS), output_tokens=outputs)
+
+
+BUSY = Lower(prefill_tokens=5000, decodes=10, kv_tokens=10_000)
+
+
+def test_without_urgent_work_only_the_valve_counts() -> None:
+    """With nothing urgent in the engine the lower classes get the policy's tokens and all decodes."""
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [], BUSY, NOW)
+    assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (512, True)
+
+
+def test_the_step_is_never_overfilled() -> None:
+    """Urgent prefill, the guaranteed share and all decodes come off the step's tokens before lower prefill."""
+    allowed = StepGate(600).allow(policy(), [urgent(10_000, 300)], BUSY, NOW, Free(prefill_tokens=200, decodes=5))
+    assert allowed.lower_prefill_tokens == 600 - 300 - 200 - 5 - 10
+
+
+def test_lower_prefill_gets_what_the_deadline_leaves() -> None:
+    """The step with everything in it ends before the deadline less margin and model error, and just before."""
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(50)], BUSY, NOW)
+    own = (0.01 + 100 * 1e-4) * 1.1
+    spare = 0.05 - 0.005 - own - 10 * 1e-4
+    assert allowed.lower_decodes
+    assert allowed.lower_prefill_tokens == int(spare / (1e-4 * 1.1))
+
+
+def test_decodes_go_before_prefill() -> None:
+    """With time for the decodes alone, they run and prefill waits."""
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(28.5)], BUSY, NOW)
+    assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (0, True)
+
+
+def test_decodes_are_held_when_the_deadline_needs_it() -> None:
+    """With time for the urgent request alone, nothing else runs."""
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(27.5)], BUSY, NOW)
+    assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (0, False)
+
+
+def test_reading_the_cache_counts_as_work() -> None:
+    """Decodes over long contexts cost what the model says per KV token, and are held for it."""
+    short = Lower(prefill_tokens=0, decodes=10, kv_tokens=0)
+    long = Lower(prefill_tokens=0, decodes=10, kv_tokens=1_000_000)
+    gate = StepGate(STEP_TOKENS)
+    assert gate.allow(policy(kv=1e-6), [urgent(50)], short, NOW).lower_decodes
+    assert not gate.allow(policy(kv=1e-6), [urgent(50)], long, NOW).lower_decodes
+
+
+def test_a_passed_deadline_holds_nothing() -> None:
+    """What cannot be on time any more does not make others late as well."""
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(-1)], BUSY, NOW)
+    assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (512, True)
+
+
+def test_the_tightest_of_several_counts() -> None:
+    """A relaxed deadline beside a tight one changes nothing, in whatever order they come."""
+    tight, relaxed = urgent(27.5), urgent(10_000, tokens=0)
+    for requests in ([tight, relaxed], [relaxed, tight]):
+        assert not StepGate(STEP_TOKENS).allow(policy(), requests, BUSY, NOW).lower_decodes
+
+
+def test_later_steps_of_an_urgent_request_keep_their_time() -> None:
+    """A request that still needs ten steps lets this one have a tenth of what is left over."""
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(400, tokens=0, outputs=10)], BUSY, NOW)
+    one = 0.01 + 1e-4
+    share = (0.4 - 0.005 - 10 * one * 1.1) / 10
+    assert allowed.lower_prefill_tokens == int((share - 10 * 1e-4) / (1e-4 * 1.1))
+
+
+def test_a_running_step_counts_against_the_deadline() -> None:
+    """A step that can only begin when the one before has ended has that much less time."""
+    gate = StepGate(STEP_TOKENS)
+    assert gate.allow(policy(), [urgent(50)], BUSY, NOW).lower_prefill_tokens > 0
+    assert not gate.allow(policy(), [urgent(50)], BUSY, NOW + 25 * MS).lower_decodes
+
+
+def test_a_stop_ends_after_its_bound() -> None:
+    """Held without a break for the bound, the lower classes get one whole step, then are held again."""
+    gate = StepGate(STEP_TOKENS)
+    for moment in range(0, int(HOLD_SECONDS * 1000), 20):
+        request = Urgent(prefill_tokens=100, deadline_ns=NOW + (moment + 10) * MS)
+        assert not gate.allow(policy(), [request], BUSY, NOW + moment * MS).lower_decodes
+    end = NOW + int(HOLD_SECONDS * 1e9)
+    request = Urgent(prefill_tokens=100, deadline_ns=end + 10 * MS)
+    allowed = gate.allow(policy(), [request], BUSY, end)
+    assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (512, True)
+    assert not gate.allow(policy(), [request], BUSY, end).lower_decodes
+
+
+def test_a_shut_valve_opens_at_the_bound() -> None:
+    """Even a policy of no lower tokens lets a chunk through from time to time: a wrong model needs data to mend."""
+    gate = StepGate(STEP_TOKENS)
+    assert gate.allow(policy(tokens=0), [], BUSY, NOW).lower_prefill_tokens == 0
+    later = gate.allow(policy(tokens=0), [], BUSY, NOW + int(HOLD_SECONDS * 1e9))
+    assert later.lower_prefill_tokens == RELEASE_TOKENS
+
+
+def test_a_clock_set_back_does_not_prolong_a_stop() -> None:
+    """After a jump back by an hour the stop ends one bound later, not an hour later."""
+    gate = StepGate(STEP_TOKENS)
+    back = NOW - 3600 * 1000 * MS
+    for start in (NOW, back):
+        request = Urgent(prefill_tokens=100, deadline_ns=start + 10 * MS)
+        assert not gate.allow(policy(), [request], BUSY, start).lower_decodes
+    end = back + int(HOLD_SECONDS * 1e9)
+    request = Urgent(prefill_tokens=100, deadline_ns=end + 10 * MS)
+    assert gate.allow(policy(), [request], BUSY, end).lower_decodes
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0])
+def test_a_policy_of_nonsense_opens_the_gate(nonsense: float) -> None:
+    """Numbers that mean nothing never stop work."""
+    for broken in (policy(step=nonsense), policy(prefill=nonsense), policy(decode=nonsense), policy(kv=nonsense)):
+        allowed = StepGate(STEP_TOKENS).allow(broken, [urgent(10)], BUSY, NOW)
+        assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (STEP_TOKENS - 100 - 10, True)
+
+
+seconds = st.floats(min_value=0, max_value=1, allow_nan=False)
+counts = st.integers(min_value=0, max_value=100_000)
+
+
+@given(
+    tokens=counts,
+    model=st.tuples(seconds, seconds, seconds, seconds),
+    requests=st.lists(
+        st.builds(
+            Urgent,
+            prefill_tokens=counts,
+            deadline_ns=st.integers(min_value=0, max_value=2**63 - 1),
+            output_tokens=st.integers(min_value=1, max_value=1000),
+        ),
+        max_size=5,
+    ),
+    lower=st.builds(Lower, prefill_tokens=counts, decodes=counts, kv_tokens=counts),
+    free=st.builds(Free, prefill_tokens=counts, decodes=counts, kv_tokens=counts),
+)
+def test_any_state_gives_a_share_within_the_step(
+    tokens: int, model: tuple[float, float, float, float], requests: list[Urgent], lower: Lower, free: Free
+) -> None:
+    """Whatever the deadlines and the model, lower prefill stays between nothing and both valve and room."""
+    step, prefill, decode, kv = model
+    gate = StepGate(STEP_TOKENS)
+    allowed = gate.allow(policy(tokens, step, prefill, decode, kv), requests, lower, NOW, free)
+    taken = sum(r.prefill_tokens for r in requests) + free.prefill_tokens
+    assert 0 <= allowed.lower_prefill_tokens <= min(tokens, max(0, STEP_TOKENS - taken))
+    if not requests:
+        assert allowed.lower_decodes

@@ -1,0 +1,222 @@
+"""What goes into one engine step: pure arithmetic, shared by the simulated engine and vLLM's.
+
+The most urgent class (priority 0) goes first in every step, but no more of it at once than leaves everything in the
+step on time: a burst is packed, deadline first, at the moment when the step is put together and its start is known.
+What is left of the time until the tightest deadline is given to the lower classes: first to their decodes, which are
+cheap and produce, then to their prefill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from schemas.frames import StepPolicy
+
+MARGIN_SECONDS = 0.005
+"""Kept free before every deadline: the answer's way through detokenising, sockets and two processes."""
+MODEL_ERROR = 0.1
+"""Kept free as well, as a fraction of the predicted time: single steps scatter around the fitted line."""
+PACK_ERROR = 0.03
+"""The same for a step that urgent work has to itself: the model knows those best, and every per cent that is kept
+free here is an answer of a burst that will not be on time."""
+HOLD_SECONDS = 0.5
+"""Longest time in a row that lower classes stand still for urgent work. A bulk event has seconds, so one stop of this
+length is harmless; without a bound an urgent class above its capacity would stop them for good."""
+RELEASE_TOKENS = 128
+"""Least prefill of a step that ends such a stop, whatever the policy says: a valve shut by a wrong model must still
+let the work through that corrects the model."""
+GRAIN_NS = 10_000_000
+"""Deadlines within the same ten milliseconds are one burst, in which requests keep the order of their arrival here."""
+SHORTEST_CHUNK = 16
+"""Prompt tokens below which a chunk is not worth its place: it would hold up the step and hardly move its prompt."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Urgent:
+    """One request of the most urgent class that gets its tokens in the next step or soon after.
+
+    Leave out what cannot run at all (no free sequence slot, grammar not compiled yet): holding others back for it
+    helps nobody, and may keep it out for ever.
+
+    Args:
+        prefill_tokens: prompt tokens that are not computed yet and not in the prefix cache; 0 while it decodes.
+        output_tokens: answer tokens it can still produce; each takes a step, the last prefill step gives the first.
+        deadline_ns: nanoseconds since the epoch.
+    """
+
+    prefill_tokens: int
+    deadline_ns: int
+    output_tokens: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lower:
+    """The less urgent work in the engine, without the requests of a guaranteed floor.
+
+    Args:
+        prefill_tokens: prompt tokens they could compute now.
+        decodes: sequences that would produce a token.
+        kv_tokens: tokens in the KV cache that these decodes read.
+    """
+
+    prefill_tokens: int
+    decodes: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Free:
+    """Work that is never held and holds nothing: the guaranteed floor of the lower classes."""
+
+    prefill_tokens: int = 0
+    decodes: int = 0
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowance:
+    """What may go into one step.
+
+    Args:
+        lower_prefill_tokens: most prompt tokens that the lower classes may compute, all together.
+        lower_decodes: whether their decodes run.
+        urgent: per urgent request, in the order in which they were given, whether it takes part.
+    """
+
+    lower_prefill_tokens: int
+    lower_decodes: bool
+    urgent: tuple[bool, ...] = ()
+
+
+NOTHING = Free()
+
+
+class StepGate:
+    """Decides step by step; its only state is since when the lower classes have stood still.
+
+    Args:
+        step_tokens: most tokens of one step (``max_num_batched_tokens``).
+        hold_seconds: see `HOLD_SECONDS`.
+    """
+
+    def __init__(self, step_tokens: int, hold_seconds: float = HOLD_SECONDS) -> None:
+        self._step_tokens = step_tokens
+        self._hold_ns = int(hold_seconds * 1e9)
+        self._prefill_held_ns: int | None = None
+        self._decodes_held_ns: int | None = None
+
+    def allow(
+        self,
+        policy: StepPolicy,
+        urgent: Sequence[Urgent],
+        lower: Lower,
+        starts_ns: int,
+        free: Free = NOTHING,
+    ) -> Allowance:
+        """Return what the lower classes may do in the step that is being put together.
+
+        Args:
+            policy: the worker's step-time model and the valve. One with numbers that mean nothing opens the gate.
+            urgent: the most urgent requests in the engine; those past their deadline hold nothing.
+            lower: what could be held.
+            starts_ns: when the step will begin, in nanoseconds since the epoch: now, or when the step that is
+                already running ends.
+            free: what is never held.
+        """
+        own_tokens = sum(request.prefill_tokens for request in urgent) + free.prefill_tokens
+        decoding = sum(1 for request in urgent if not request.prefill_tokens) + free.decodes
+        room = max(0, self._step_tokens - own_tokens - decoding - lower.decodes)
+        if not usable(policy):
+            everyone = (True,) * len(urgent)
+            opened = Allowance(lower_prefill_tokens=room, lower_decodes=True, urgent=everyone)
+            return self._remember(lower, opened, starts_ns)
+        tokens = min(room, policy.lower_step_tokens)
+        spare = self._spare(policy, urgent, starts_ns, free)
+        decodes = True
+        if spare is not None:
+            left = spare - lower.decodes * policy.decode_seconds - lower.kv_tokens * policy.kv_token_seconds
+            decodes = left >= 0
+            if not decodes:
+                tokens = 0
+            elif policy.prefill_token_seconds > 0:
+                tokens = min(tokens, int(left / (policy.prefill_token_seconds * (1 + MODEL_ERROR))))
+        if tokens < min(SHORTEST_CHUNK, lower.prefill_tokens):
+            tokens = 0
+        if self._held_too_long(self._prefill_held_ns, starts_ns):
+            tokens = min(room, max(policy.lower_step_tokens, RELEASE_TOKENS))
+        decodes = decodes or self._held_too_long(self._decodes_held_ns, starts_ns)
+        packed = self._pack(policy, urgent, starts_ns, free)
+        allowance = Allowance(lower_prefill_tokens=tokens, lower_decodes=decodes, urgent=packed)
+        return self._remember(lower, allowance, starts_ns)
+
+    def _pack(self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free) -> tuple[bool, ...]:
+        """Return which urgent requests share this step: as many as still end on time together, deadline first.
+
+        All results of a step come at its end, so one request too many makes all of them late. What cannot be on time
+        any more takes part only when nothing that can is kept waiting or made late by it.
+        """
+        alone = policy.step_seconds * (1 + PACK_ERROR) + MARGIN_SECONDS
+        alone += free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
+        per_token = policy.prefill_token_seconds * (1 + PACK_ERROR)
+        slack = [(request.deadline_ns - starts_ns) / 1e9 - alone for request in urgent]
+        late = [s < r.prefill_tokens * per_token for s, r in zip(slack, urgent, strict=True)]
+        takes = [not request.prefill_tokens for request in urgent]  # decodes cost next to nothing
+        seconds, tightest = free.prefill_tokens * per_token, float("inf")
+        order = sorted(range(len(urgent)), key=lambda i: (late[i], urgent[i].deadline_ns // GRAIN_NS, i))
+        for i in order:
+            if takes[i]:
+                continue
+            after = seconds + urgent[i].prefill_tokens * per_token
+            if after > (tightest if late[i] else min(tightest, slack[i])):
+                continue
+            takes[i] = True
+            seconds = after
+            if not late[i]:
+                tightest = min(tightest, slack[i])
+        if not any(takes):
+            return (True,) * len(urgent)
+        return tuple(takes)
+
+    def _spare(self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free) -> float | None:
+        """Return the seconds that this step may take beyond its urgent work, or None when no deadline counts."""
+        alive = sorted((r for r in urgent if r.deadline_ns > starts_ns), key=lambda r: r.deadline_ns)
+        if not alive:
+            return None
+        # What runs beside them in each step, whatever is decided here.
+        beside = free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
+        beside += policy.decode_seconds * sum(1 for request in urgent if not request.prefill_tokens)
+        tokens = free.prefill_tokens
+        spare: float | None = None
+        for request in alive:
+            tokens += request.prefill_tokens
+            prefill_steps = -(-tokens // self._step_tokens) if request.prefill_tokens else 0
+            steps = max(1, prefill_steps + request.output_tokens - (1 if prefill_steps else 0))
+            work = steps * (policy.step_seconds + beside) + tokens * policy.prefill_token_seconds
+            until = (request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS - work * (1 + MODEL_ERROR)
+            # What is left is shared by the steps it needs; all of it is this step's when it is the only one.
+            share = until / steps
+            spare = share if spare is None else min(spare, share)
+        return spare
+
+    def _held_too_long(self, since_ns: int | None, now_ns: int) -> bool:
+        return since_ns is not None and now_ns - since_ns >= self._hold_ns
+
+    def _remember(self, lower: Lower, allowance: Allowance, now_ns: int) -> Allowance:
+        held = lower.prefill_tokens > 0 and allowance.lower_prefill_tokens <= 0
+        self._prefill_held_ns = _since(self._prefill_held_ns, now_ns) if held else None
+        held = lower.decodes > 0 and not allowance.lower_decodes
+        self._decodes_held_ns = _since(self._decodes_held_ns, now_ns) if held else None
+        return allowance
+
+
+def usable(policy: StepPolicy) -> bool:
+    """Return whether a policy's numbers can be calculated with: finite and not negative."""
+    seconds = (policy.step_seconds, policy.prefill_token_seconds, policy.decode_seconds, policy.kv_token_seconds)
+    return policy.lower_step_tokens >= 0 and all(isfinite(value) and value >= 0 for value in seconds)
+
+
+def _since(held_ns: int | None, now_ns: int) -> int:
+    """Return the start of a stop. A clock that was set back restarts it, so that it still ends."""
+    return now_ns if held_ns is None or held_ns > now_ns else held_ns
