@@ -124,6 +124,7 @@ def planner(
         sys.stdout.write(json.dumps(bench.as_dict(costs)) + "\n")
     else:
         bench.table(costs, Console())
+<<<<<<< HEAD
 
 
 @app.command()
@@ -148,3 +149,5 @@ def fidelity(
         sys.stdout.write(json.dumps(result.as_dict()) + "\n")
     else:
         bench.table(result, Console())
+=======
+>>>>>>> news

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from ops.bench.edgar_stand_in import EASTERN, EdgarStandIn
 from ops.bench.made_filings import filed, quarterly_html, submission
+from ops.bench.news_feed import news_latencies
 from ops.bench.overhead import BenchError
 from ops.config import Settings
 from ops.embedded import EmbeddedKafka, EmbeddedRedis
@@ -53,6 +54,8 @@ class FeedFigures:
         rss_idle_mb: of the same process before it reads it.
         filings: published in the latency run.
         poll_to_publish_p50_ms, poll_to_publish_p99_ms: from the feed page to Kafka's confirmation.
+        news: headlines published in the news latency run.
+        news_p50_ms, news_p99_ms: of the headlines, from the feed page to Kafka's confirmation.
     """
 
     html_mb_per_s: float
@@ -63,6 +66,9 @@ class FeedFigures:
     filings: int
     poll_to_publish_p50_ms: float
     poll_to_publish_p99_ms: float
+    news: int
+    news_p50_ms: float
+    news_p99_ms: float
 
     def as_dict(self) -> dict[str, float]:
         """Return the figures for JSON."""
@@ -92,8 +98,10 @@ async def measure(
     filing_speed = _speed(len(whole), lambda: parse_filing(whole, context).events(context))
     idle, peak = await asyncio.to_thread(_memory)
     latencies = await _latencies(settings, stop, filings, embedded=embedded)
-    if not latencies:
-        raise BenchError("no filing was published")
+    async with _services(settings, embedded=embedded) as (kafka, redis):
+        news = await news_latencies(kafka, redis, stop, filings)
+    if not latencies or not news:
+        raise BenchError("no filing or no headline was published")
     return FeedFigures(
         html_mb_per_s=round(html_speed, 1),
         filing_mb_per_s=round(filing_speed, 1),
@@ -103,6 +111,9 @@ async def measure(
         filings=len(latencies),
         poll_to_publish_p50_ms=round(percentile(latencies, 50), 1),
         poll_to_publish_p99_ms=round(percentile(latencies, 99), 1),
+        news=len(news),
+        news_p50_ms=round(percentile(news, 50), 1),
+        news_p99_ms=round(percentile(news, 99), 1),
     )
 
 
@@ -117,6 +128,8 @@ def table(figures: FeedFigures) -> None:
     shown.add_row("  before reading it", f"{figures.rss_idle_mb} MiB", "")
     shown.add_row(f"poll to publish, p50 of {figures.filings}", f"{figures.poll_to_publish_p50_ms} ms", "")
     shown.add_row("poll to publish, p99", f"{figures.poll_to_publish_p99_ms} ms", "")
+    shown.add_row(f"news, poll to publish, p50 of {figures.news}", f"{figures.news_p50_ms} ms", "")
+    shown.add_row("news, poll to publish, p99", f"{figures.news_p99_ms} ms", "")
     Console().print(shown)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -40,6 +40,7 @@ STOP_SECONDS = 5.0
 
 Start = Callable[[], Coroutine[Any, Any, object]]
 
+BANK_POLL_SECONDS = 5.0
 USER_AGENT_SETTING = "news.user_agent"
 
 
@@ -171,7 +172,10 @@ class _Sources:
         return NewsSocket(found, self._defaults(found), self._desk)
 
     def _poller(self, feed: NewsFeedSettings, client: HttpClient) -> FeedPoller:
-        options = PollOptions(defaults=self._defaults(feed), backfill_ns=int(self._news.backfill_hours * 3600) * SECOND)
+        defaults = self._defaults(feed)
+        if feed.bank:
+            defaults = replace(defaults, urgency=HIGHEST_URGENCY)
+        options = PollOptions(defaults=defaults, backfill_ns=int(self._news.backfill_hours * 3600) * SECOND)
         return FeedPoller(feed, options, client, self._desk, self._store)
 
     def _file_source(self, paths: Sequence[Path], defaults: Defaults, pattern: str = "*") -> FileSource:
@@ -233,7 +237,7 @@ def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _bank_feeds(news: NewsSettings) -> list[NewsFeedSettings]:
     return [
-        NewsFeedSettings(name=name, url=BANKS[name].feed, bank=name, urgency=HIGHEST_URGENCY, poll_seconds=5)
+        NewsFeedSettings(name=name, url=BANKS[name].feed, bank=name, poll_seconds=BANK_POLL_SECONDS)
         for name in news.central_banks
     ]
 

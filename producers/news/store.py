@@ -26,6 +26,8 @@ log = structlog.get_logger()
 RETRY_SECONDS = 0.5
 GRACE_SECONDS = 30.0
 """How long Redis may be away in mid-work; meanwhile nothing is published, because nothing could be remembered."""
+RECENT_STORIES = 20_000
+"""Stories of this run that are known without Redis: one that comes back empty must not make a second version 1."""
 STATEMENT_SECONDS = 400 * 86_400
 """Statements come every six weeks and are diffed against the last one, however long ago it was."""
 
@@ -88,6 +90,7 @@ class NewsStore:
         self._seen_seconds = max(1, int(seen_seconds))
         self._grace_seconds = grace_seconds
         self._sleep = sleep
+        self._recent: dict[str, StoryState] = {}
         self._client: Any = redis.Redis.from_url(
             settings.url, socket_timeout=settings.timeout_seconds, socket_connect_timeout=settings.timeout_seconds
         )
@@ -119,8 +122,12 @@ class NewsStore:
             return {}
         names = [self._story(key) for key in wanted]
         values: list[bytes | None] = await self._patiently(lambda: self._client.mget(names))
-        found = {key: _decoded(value, StoryState) for key, value in zip(wanted, values, strict=True)}
-        return {key: state for key, state in found.items() if state is not None}
+        found: dict[str, StoryState] = {}
+        for key, value in zip(wanted, values, strict=True):
+            known = [state for state in (_decoded(value, StoryState), self._recent.get(key)) if state is not None]
+            if known:
+                found[key] = max(known, key=lambda state: state.version)
+        return found
 
     async def held(self) -> dict[str, Held]:
         """Return the items under embargo, by story.
@@ -148,6 +155,11 @@ class NewsStore:
             UnavailableError: Redis stays away.
         """
         await self._patiently(lambda: self._transaction(changes))
+        for key, state in changes.stories.items():
+            self._recent.pop(key, None)  # so that the newest stand last
+            self._recent[key] = state
+        while len(self._recent) > RECENT_STORIES:
+            del self._recent[next(iter(self._recent))]
 
     async def seen(self, kind: str, name: str) -> bool:
         """Return whether a feed or a file was read before.

@@ -101,6 +101,16 @@ async def test_an_empty_redis_is_rebuilt_from_the_topic(
         assert [event.duplicate_of for event in await office.topic() if event.source == "other"] == ["wire:7:1"]
 
 
+async def test_a_redis_that_forgets_in_mid_work_makes_no_second_version_1(office: Office) -> None:
+    """A story whose key is gone from Redis is still known to the running feed, and its chain goes on."""
+    await office.desk.submit([item("a", revised_at_ns=RECEIVED), item("b", revised_at_ns=RECEIVED + 1)], RECEIVED)
+    assert await office.store._client.delete(office.kafka.topics.news_story_key("wire:7")) == 1
+    again = await office.desk.submit([item("b", revised_at_ns=RECEIVED + 1)], RECEIVED)
+    assert again.published == []
+    receipt = await office.desk.submit([item("c", revised_at_ns=RECEIVED + 2)], RECEIVED)
+    assert receipt.published == ["wire:7:3"]
+
+
 async def test_embargoed_items_wait_for_their_time(open_office: OpenOffice) -> None:
     """An item under embargo is on no topic before its time; then it is, received at that moment."""
     clock = Clock(RECEIVED)

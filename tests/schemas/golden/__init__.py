@@ -51,6 +51,20 @@ NEWS = NewsEvent(
     embargo_until_ns=1773065700000000000,
     url="https://news.example/harborline/20260309-0066",
 )
+NEWS_FROM_A_FEED = NewsEvent(
+    event_id="fed:fed-statement-2026-03-18:2",
+    source="fed",
+    headline="Federal Reserve issues FOMC statement",
+    received_at_ns=1773858001250000000,
+    version=2,
+    urgency=1,
+    status=NewsStatus.KILLED,
+    supersedes="fed:fed-statement-2026-03-18:1",
+    earlier=["fed:fed-statement-2026-03-18:0"],
+    duplicate_of="harborline:20260318-0007:1",
+    changed=["The Committee decided to lower the target range.", "No longer said: Risks are balanced."],
+    notes=["body: mojibake", "published: without_zone=2026-03-18 14:00"],
+)
 FILING = FilingEvent(
     event_id="0009990904-26-000027:d8k:1",
     accession="0009990904-26-000027",
