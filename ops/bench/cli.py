@@ -124,7 +124,6 @@ def planner(
         sys.stdout.write(json.dumps(bench.as_dict(costs)) + "\n")
     else:
         bench.table(costs, Console())
-<<<<<<< HEAD
 
 
 @app.command()
@@ -149,5 +148,3 @@ def fidelity(
         sys.stdout.write(json.dumps(result.as_dict()) + "\n")
     else:
         bench.table(result, Console())
-=======
->>>>>>> news
