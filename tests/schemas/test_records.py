@@ -40,6 +40,12 @@ def test_golden_filing_decodes() -> None:
     assert decode_filing((GOLDEN / "v1" / "filing.json").read_bytes()) == golden.FILING
 
 
+def test_golden_filing_from_a_feed_decodes() -> None:
+    """What a feed handler adds to a filing event is read with every field in place."""
+    raw = (GOLDEN / "v1" / "filing_from_a_feed.json").read_bytes()
+    assert decode_filing(raw) == golden.FILING_FROM_A_FEED
+
+
 @pytest.mark.parametrize("name", sorted(golden.OUTPUTS))
 def test_golden_outputs_decode(name: str) -> None:
     """An output record as version 1 wrote it is read with every field in place."""
@@ -65,7 +71,7 @@ def test_every_supported_version_has_golden_files() -> None:
 @pytest.mark.parametrize("record", RECORDS)
 def test_golden_records_use_every_field(record: type[msgspec.Struct]) -> None:
     """A field that is added without a golden file fails here."""
-    inputs = (golden.NEWS, golden.NEWS_FROM_A_FEED, golden.FILING)
+    inputs = (golden.NEWS, golden.NEWS_FROM_A_FEED, golden.FILING, golden.FILING_FROM_A_FEED)
     examples = [value for value in (*inputs, *golden.OUTPUTS.values()) if isinstance(value, record)]
     defaults = {field.name: field for field in msgspec.structs.fields(record)}
     assert examples
