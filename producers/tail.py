@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
@@ -37,14 +37,17 @@ async def topic_tail(
         UnavailableError: no broker answers.
         ConfigError: a certificate of the configuration cannot be read.
     """
+    # Without a group a consumer assigns itself every partition of its topic; it learns of them in no other public way.
     consumer = AIOKafkaConsumer(
-        **kafka.client_options(), group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+        topic, **kafka.client_options(), group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
     )
     deadline = asyncio.get_running_loop().time() + seconds
     try:
         try:
             await consumer.start()
-            ends = await _positions(consumer, topic, records, since_ms)
+            ends = await _positions(consumer, records, since_ms)
+        except UnknownTopicOrPartitionError:
+            return
         except (KafkaError, OSError) as error:
             what = f"Kafka at {kafka.bootstrap}"
             raise UnavailableError(what, "kafka.bootstrap", str(error) or type(error).__name__) from None
@@ -63,15 +66,12 @@ async def topic_tail(
 
 
 async def _positions(
-    consumer: AIOKafkaConsumer, topic: str, records: int | None, since_ms: int | None
+    consumer: AIOKafkaConsumer, records: int | None, since_ms: int | None
 ) -> dict[TopicPartition, int]:
     """Place the consumer and return, for each partition with something to read, the offset where its reading ends."""
-    await consumer.topics()  # fetches the metadata without which no partition is known
-    numbers = consumer.partitions_for_topic(topic)
-    partitions = [TopicPartition(topic, number) for number in sorted(numbers or ())]
+    partitions = sorted(consumer.assignment())
     if not partitions:
         return {}
-    consumer.assign(partitions)
     starts = dict(await consumer.beginning_offsets(partitions))
     ends = await consumer.end_offsets(partitions)
     if since_ms is not None:

@@ -263,4 +263,4 @@ def sec_text(head: bytes) -> bool:
 
 
 def _names_commission(text: str) -> bool:
-    return "SECURITIES AND EXCHANGE COMMISSION" in re.sub(r"\s+|&NBSP;|<[^>]*>", " ", text.upper())
+    return "SECURITIES AND EXCHANGE COMMISSION" in re.sub(r"\s+|&NBSP;|<[^<>]*>", " ", text.upper())

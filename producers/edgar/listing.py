@@ -20,6 +20,7 @@ from schemas.errors import DecodeError
 BASE_URL = "https://www.sec.gov"
 ATOM = "{http://www.w3.org/2005/Atom}"
 ENTRIES_MOST = 10_000
+TITLE_CHARS = 1_000
 
 _TITLE = re.compile(r"(?P<form>.+?) - (?P<company>.*?)\s*\((?P<cik>\d{1,10})\)\s*\((?P<role>[^()]*)\)\s*", re.DOTALL)
 _ITEM = re.compile(r"\bItem\s+(\d{1,2}(?:\.\d{2})?)\s*:")
@@ -88,7 +89,7 @@ def joined(listed: Iterator[Listed]) -> list[Listed]:
 def _entry(entry: object, base_url: str) -> Listed | None:
     text = entry.findtext  # type: ignore[attr-defined]  # an lxml element, which has no types
     accession = ACCESSION.search(text(f"{ATOM}id", "")) or ACCESSION.search(text(f"{ATOM}summary", ""))
-    title = _TITLE.fullmatch(" ".join(text(f"{ATOM}title", "").split()))
+    title = _TITLE.fullmatch(" ".join(text(f"{ATOM}title", "")[:TITLE_CHARS].split()))
     if accession is None or title is None:
         return None
     summary = text(f"{ATOM}summary", "")

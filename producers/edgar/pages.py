@@ -28,7 +28,7 @@ REASONS = {
 }
 
 _FLAGS = re.IGNORECASE | re.DOTALL
-_HTML = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", _FLAGS)
+_HTML = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?(?>(?:<!--.*?-->\s*)*)<(?:!doctype\s+html|html)\b", _FLAGS)
 _MARKS = (
     (SecPage.RATE_LIMIT, re.compile(rb"request rate threshold exceeded|exceeded the sec.{1,12}traffic limit", _FLAGS)),
     (

@@ -10,6 +10,10 @@ from itertools import pairwise
 COLUMNS_MOST = 400
 """Bound on the grid: filers' tables have up to some ninety grid columns, a hostile ``colspan`` asks for millions."""
 ROWSPAN_MOST = 200
+CARRIED_MOST = 100_000
+"""Repetitions of spanning cells in one table; past them a span counts as one row."""
+HEADER_ROWS_MOST = 6
+"""Rows straight above figures that can name their columns; a table of contents or of words has hundreds."""
 
 _VALUE = re.compile(
     r"(?:US|C|A|NZ|HK)?[$\u20ac\u00a3\u00a5]?\s*[-+(\u2013\u2014]?\s*[$\u20ac\u00a3\u00a5]?\s*"
@@ -115,7 +119,11 @@ def _placed(rows: Sequence[Sequence[Cell]]) -> list[list[_Placed]]:
     """Put the cells into grid columns, carrying those that span rows."""
     grid: list[list[_Placed]] = []
     carried: dict[int, tuple[int, _Placed]] = {}
+    repeated = 0
     for row in rows:
+        repeated += len(carried)
+        if repeated > CARRIED_MOST:
+            carried = {}
         placed: list[_Placed] = []
         column = 0
         following: dict[int, tuple[int, _Placed]] = {}
@@ -178,9 +186,10 @@ def _has_data(row: list[_Placed]) -> bool:
 def _settle(waiting: list[list[_Placed]], lines: list[str], *, seen_data: bool) -> list[_Placed]:
     """Return the cells of the rows before a row of figures that name its columns; the other rows become lines."""
     headers: list[_Placed] = []
-    for row in waiting:
+    for place, row in enumerate(waiting, start=1):
         first = row[0]
-        names_columns = len(row) > 1 or first.start > 0
+        near = len(waiting) - place < HEADER_ROWS_MOST
+        names_columns = near and (len(row) > 1 or first.start > 0)
         if seen_data and names_columns and first.start == 0 and not first.is_header and not _only_years(row[1:]):
             names_columns = False
         if names_columns:

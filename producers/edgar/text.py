@@ -15,8 +15,8 @@ _HTML = re.compile(
 LABEL_CHARS = 256
 _HTML_WITHIN = 16 * 1024
 """HTML shows itself in its first lines; an old plain text may quote a ``<B>`` much later."""
-_XML = re.compile(rb"\s*(?:<\?xml\b[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<(?!\?xml)([A-Za-z_][\w.-]*:?[\w.-]*)", re.DOTALL)
-_TEXT_TAGS = re.compile(r"</?(?:PAGE|TABLE|CAPTION|S|C|FN|F\d+|TEXT|MULTIPLIER|PRE)>[ \t]*(?=\S*)", re.IGNORECASE)
+_XML = re.compile(rb"\s*(?:<\?xml\b[^>]*\?>\s*)?(?>(?:<!--.*?-->\s*)*)<(?!\?xml)([A-Za-z_][\w.-]*:?[\w.-]*)", re.DOTALL)
+_TEXT_TAGS = re.compile(r"</?(?:PAGE|TABLE|CAPTION|S|C|FN|F\d+|TEXT|MULTIPLIER|PRE)>[ \t]*", re.IGNORECASE)
 _RULE = re.compile(r"[\s=_*.~-]*")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from ops.bench.edgar_stand_in import EdgarStandIn
 from producers.edgar.feed import EdgarFeed
@@ -19,6 +18,7 @@ from producers.edgar.seen import SeenFilings
 from producers.http import HttpClient
 from producers.outlet import Outlet
 from producers.pacing import HostPacer
+from producers.tail import topic_tail
 from schemas.codec import decode_filing
 from schemas.records import FilingEvent
 from schemas.settings import EdgarSettings, KafkaSettings, RedisSettings
@@ -88,22 +88,6 @@ async def look_once(make_feed: FeedMaker, **options: Any) -> EdgarFeed:
 
 
 async def published(settings: KafkaSettings) -> list[FilingEvent]:
-    """Return every filing event on the topic, partition by partition in offset order."""
-    consumer: Any = AIOKafkaConsumer(**settings.client_options(), group_id=None, auto_offset_reset="earliest")
-    await consumer.start()
-    try:
-        topic = settings.topics.filings
-        await consumer._client.force_metadata_update()
-        partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-        consumer.assign(partitions)
-        ends = await consumer.end_offsets(partitions)
-        events: list[FilingEvent] = []
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            for partition in partitions:
-                consumer.seek(partition, 0)
-            while any([await consumer.position(one) < ends[one] for one in partitions]):
-                for records in (await consumer.getmany(timeout_ms=200)).values():
-                    events.extend(decode_filing(record.value) for record in records)
-        return events
-    finally:
-        await consumer.stop()
+    """Return every filing event on the topic, in order within each partition."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        return [decode_filing(value) async for value in topic_tail(settings, settings.topics.filings)]

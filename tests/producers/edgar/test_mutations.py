@@ -124,3 +124,37 @@ def test_mutated_files_neither_crash_nor_hang_nor_grow() -> None:
     assert outcomes["nothing"] == 0
     assert outcomes["events"] > 0
     assert outcomes["malformed"] > 0
+
+
+def _document(body: bytes) -> bytes:
+    return b"<DOCUMENT>\n<TYPE>10-K\n<TEXT>\n<html><body>" + body + b"</body></html>\n</TEXT>\n</DOCUMENT>\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"<b>x</b>SECURITIES" + b"<" * 1_000_000, id="unclosed tags"),
+        pytest.param(b"<!-- a -->" * 100_000 + b"<html>", id="comments"),
+        pytest.param(_document(b"a" + "\u0301".encode() * 500_000), id="combining marks"),
+        pytest.param(_document("\u00c3\u00a9".encode() * 250_000), id="mojibake"),
+        pytest.param(
+            _document(b"<table>" + (b"<tr>" + b"<td rowspan=200>1</td>" * 400 + b"</tr>" + b"<tr></tr>" * 199) * 90),
+            id="row spans",
+        ),
+        pytest.param(
+            _document(b"<table>" + b"<tr><td>a</td><td colspan=400>b</td></tr>" * 20_000 + b"<tr><td>x</td><td>1"),
+            id="header rows",
+        ),
+        pytest.param(_document(b"<table><tr><td>" * 50_000), id="nested tables"),
+        pytest.param(_document(b"<p>Item 1. Business</p>" * 50_000), id="headings"),
+        pytest.param(b"<SEC-HEADER>\n" + b"A" * 1_000_000 + b"\n<DOCUMENT>\n<TYPE>4\n<TEXT>\nhi\n", id="header line"),
+        pytest.param(b"<DOCUMENT>\n<TYPE>4\n<TEXT>\nhi\n" * 30_000, id="documents"),
+        pytest.param(b"<?xml version='1.0'?><edgarSubmission>" + b"<a>" * 100_000, id="deep XML"),
+        pytest.param(b'{"cik": ' + b"[" * 100_000, id="deep JSON"),
+    ],
+)
+def test_input_made_to_hang(data: bytes) -> None:
+    """Input that would take quadratic time or unbounded depth is read or rejected within seconds."""
+    with _no_hang():
+        parsed = parse(data, CONTEXT)
+    assert bool(parsed.items) != (parsed.rejected is not None)
