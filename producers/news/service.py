@@ -38,6 +38,9 @@ log = structlog.get_logger()
 STOP_SECONDS = 5.0
 """Longest wait for Kafka once the feed is to stop; a stop must end within ten seconds, brokers or not."""
 
+CANCEL_SECONDS = 0.1
+"""Between two attempts to end a source."""
+
 Start = Callable[[], Coroutine[Any, Any, object]]
 
 BANK_POLL_SECONDS = 5.0
@@ -254,7 +257,10 @@ async def until_stopped(start: Start, stop: asyncio.Event) -> None:
         if running.done():
             await running
     finally:
-        for task in (stopped, running):
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        stopped.cancel()
+        # Once is not always enough: anyio, inside watchfiles, can take a cancellation for one of its own.
+        while not running.done():
+            running.cancel()
+            await asyncio.wait({running}, timeout=CANCEL_SECONDS)
+        if not running.cancelled():
+            running.exception()  # an error that came while stopping is nobody's any more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from producers.errors import FeedErrorKind
 from producers.news.directory import FileSource, Rejected
 from producers.news.item import NO_DEFAULTS
+from producers.news.service import until_stopped
 from schemas.errors import ConfigError
 from tests.producers.news import documents as docs
 from tests.producers.news.conftest import Office, OpenOffice
@@ -29,13 +30,13 @@ def source(office: Office, *paths: Path, rejected: list[Rejected] | None = None,
 @asynccontextmanager
 async def watching(files: FileSource) -> AsyncIterator[None]:
     """Watch for as long as the block lasts."""
-    work = asyncio.create_task(files.watch())
+    stop = asyncio.Event()
+    work = asyncio.create_task(until_stopped(files.watch, stop))
     try:
         yield
     finally:
-        work.cancel()
-        with suppress(asyncio.CancelledError):
-            await work
+        stop.set()
+        await work
 
 
 async def test_files_of_all_formats_are_read_once(tmp_path: Path, open_office: OpenOffice) -> None:

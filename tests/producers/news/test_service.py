@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ops.config import load
 from ops.embedded import free_port
-from producers.news.service import NewsOptions, serve
+from producers.news.service import NewsOptions, serve, until_stopped
 from producers.tail import topic_tail
 from schemas.codec import decode_news
 from schemas.errors import ConfigError, UnavailableError
@@ -148,6 +148,26 @@ def test_the_documented_configuration_loads(tmp_path: Path) -> None:
     assert news.directories
     assert news.sockets
     assert news.webhook.port
+
+
+async def test_a_source_that_takes_a_cancellation_for_its_own_ends_all_the_same() -> None:
+    """A source whose library swallows the first cancellation does not keep the feed from stopping."""
+    swallowed = 0
+
+    async def stubborn() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+                if swallowed == 2:
+                    raise
+
+    stop = asyncio.Event()
+    stop.set()
+    await until_stopped(stubborn, stop)
+    assert swallowed == 2
 
 
 @pytest.mark.integration
