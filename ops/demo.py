@@ -7,7 +7,6 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,12 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from ops.accounts import Accounts
+from ops.background import READ_MS, TICK_SECONDS, in_background, reading, refreshing
 from ops.bad_records import bad_records
 from ops.commands.options import debugging
 from ops.config import Settings
-from ops.demo_view import DemoState, View, open_view, summary_text
+from ops.demo_input import PACES, chosen, text_of
+from ops.demo_view import DemoState, open_view, summary_text
 from ops.engine_check import check_model, vllm_distribution
 from ops.local import local_stages, make_run_dir, private_link, start_embedded, with_values, worker_state
 from ops.logs import configure
@@ -28,66 +29,18 @@ from ops.results import TopicReader
 from ops.runtime import EXIT_FAILED, say, until
 from ops.supervisor import Backoff, Child, Supervisor
 from ops.topics import ensure_topics
-from producers.events import repeated
 from producers.file_feed import FeedProgress, feed_events
 from producers.publish import EventPublisher
-from producers.sample_data import sample_events
 from schemas.codec import decode_json
 from schemas.enums import Outcome
 from schemas.errors import ConfigError, DecodeError, TapewireError
-from schemas.records import Event, NewsEvent
 from schemas.status import SchedulerStatus
 
-TICK_SECONDS = 0.25
-READ_MS = 200
 STAMP_WAIT_SECONDS = 3.0
 """Stamps are written behind the signals; this long after the last signal they are all there or lost."""
 LAST_READS = 5
 """Fetches made for results that a drain published just before."""
 SHOWN_MISSING = 10
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
-    """What an engine can carry while it keeps its profile's SLOs; found by trying.
-
-    Args:
-        headlines_per_second, filings_per_second: both feeds run side by side.
-        start_seconds: longest wait for a warm engine.
-        stall_seconds: without any new outcome for so long, what is missing counts as lost.
-        start_note: what a person who waits for the engine should know.
-    """
-
-    headlines_per_second: float
-    filings_per_second: float
-    start_seconds: float
-    stall_seconds: float
-    start_note: str
-
-
-PACES = {
-    "vllm": Pace(
-        headlines_per_second=2.0,
-        filings_per_second=0.2,
-        start_seconds=900.0,
-        stall_seconds=90.0,
-        start_note="vLLM on the CPU takes about 30 s to start; the first run also converts the model once, about 20 s",
-    ),
-    "sim": Pace(
-        headlines_per_second=50.0,
-        filings_per_second=5.0,
-        start_seconds=60.0,
-        stall_seconds=30.0,
-        start_note="the simulated engine starts at once; it has no model, so its directions mean nothing",
-    ),
-    "gpu": Pace(
-        headlines_per_second=50.0,
-        filings_per_second=5.0,
-        start_seconds=1800.0,
-        stall_seconds=60.0,
-        start_note="vLLM loads the model and captures its graphs; a large model takes minutes",
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,13 +113,13 @@ class _Demo:
         self._stop = stop
         self._halt = asyncio.Event()
         self._pace = PACES[options.engine]
-        self._events = _chosen(options.events)
+        self._events = chosen(options.events)
         self._accounts = Accounts(settings.kafka.topics, settings.scheduler.classes)
         self._state = DemoState(
             accounts=self._accounts,
             note=_note(settings),
             phase_began=time.monotonic(),
-            texts={event.event_id: _text(event) for events in self._events for event in events},
+            texts={event.event_id: text_of(event) for events in self._events for event in events},
         )
         self._status: SchedulerStatus | None = None
         self._engine = {"name": settings.worker.engine, "version": "", "model": settings.worker.model}
@@ -175,20 +128,20 @@ class _Demo:
         """Return the summary and the names of lost events."""
         async with AsyncExitStack() as stack:
             view = stack.enter_context(open_view(self._state))
-            stack.enter_context(_refreshing(view))
+            stack.enter_context(refreshing(view))
             self._state.enter("starting an embedded broker and Valkey")
             services = await start_embedded(stack)
             settings = self._settings = with_values(self._settings, services | private_link(stack))
             await ensure_topics(settings.kafka)
             redis = await stack.enter_async_context(contextlib.aclosing(Redis.from_url(settings.redis.url)))
-            watching = await stack.enter_async_context(_task(self._watch_status(redis)))
+            watching = await stack.enter_async_context(in_background(self._watch_status(redis)))
             reader = await stack.enter_async_context(
                 TopicReader(settings.kafka, settings.kafka.topics.outputs, from_beginning=True)
             )
             inputs = await stack.enter_async_context(
                 TopicReader(settings.kafka, settings.kafka.topics.inputs, from_beginning=True)
             )
-            async with _reading(reader, self._accounts):
+            async with reading(reader, self._accounts):
                 await self._supervised(settings, inputs)
                 self._state.enter("counting")
                 missing = await self._last_results(inputs)
@@ -328,21 +281,6 @@ class _Demo:
         }
 
 
-def _chosen(count: int | None) -> tuple[list[Event], list[Event]]:
-    """Return headlines and filings: all of the samples, or as many in the same proportion, repeated when need be."""
-    news, filings = sample_events("news"), sample_events("filings")
-    if count is None:
-        return news, filings
-    share = round(count * len(filings) / (len(news) + len(filings)))
-    return list(repeated(news, count - share)), list(repeated(filings, share))
-
-
-def _text(event: Event) -> str:
-    if isinstance(event, NewsEvent):
-        return event.headline
-    return f"{event.form} {event.company}: {event.section}"
-
-
 def _note(settings: Settings) -> str:
     slos = ", ".join(f"{c.name} {c.slo_ms:g} ms" for c in settings.scheduler.classes)
     return f"engine {settings.worker.engine}; this profile's own service levels: {slos}"
@@ -369,49 +307,3 @@ def _event_id(value: bytes) -> str:
     except (ValueError, AttributeError):
         return ""
     return found if isinstance(found, str) else ""
-
-
-@contextlib.contextmanager
-def _refreshing(view: View) -> Any:
-    """Refresh a view while the block runs."""
-
-    async def refresh() -> None:
-        while True:
-            view.refresh()
-            await asyncio.sleep(TICK_SECONDS)
-
-    task = asyncio.ensure_future(refresh())
-    try:
-        yield
-    finally:
-        task.cancel()
-
-
-@contextlib.asynccontextmanager
-async def _task(work: Any) -> AsyncIterator[asyncio.Task[None]]:
-    """Run something beside the block and end it with the block."""
-    task = asyncio.ensure_future(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def _reading(reader: TopicReader, accounts: Accounts) -> AsyncIterator[None]:
-    """Enter every result into the books while the block runs."""
-    done = asyncio.Event()
-
-    async def read() -> None:
-        while not done.is_set():
-            for record in await reader.read(READ_MS):
-                accounts.add(record)
-
-    task = asyncio.create_task(read())
-    try:
-        yield
-    finally:
-        # A fetch is left to end by itself: cancelling aiokafka's getmany loses what it had in hand.
-        done.set()
-        await task

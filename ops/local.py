@@ -22,10 +22,10 @@ RUNS = Path(".tapewire")
 """Runs keep their logs here, under the working directory."""
 CONFIG_FILE = "tapewire.toml"
 
-WORKER_STOP_SECONDS = 6.0
+WORKER_STOP_SECONDS = 5.0
 """From SIGTERM to SIGKILL of a worker: vLLM takes some seconds to end its own processes. Its scheduler has drained
 before, so nothing of value is running."""
-MOST_SCHEDULER_SECONDS = 6.5
+MOST_SCHEDULER_SECONDS = 5.5
 """Leaves its workers some of `ops.supervisor.STOP_SECONDS`."""
 
 

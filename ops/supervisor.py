@@ -24,7 +24,7 @@ PARENT_VARIABLE = "TAPEWIRE_DIE_WITH"
 PR_SET_PDEATHSIG = 1
 """From ``sys/prctl.h``: the signal that the kernel sends when the parent dies."""
 
-STOP_SECONDS = 8.0
+STOP_SECONDS = 6.5
 """For all stages together: Ctrl-C ends within ten seconds, and embedded services need their part of them."""
 LEAST_STOP_SECONDS = 1.0
 """What a later stage gets even when an earlier one has used up the time."""

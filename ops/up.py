@@ -17,8 +17,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ops.commands.options import debugging
 from ops.config import Settings, masked_url
 from ops.local import local_stages, make_run_dir, start_embedded, with_values, worker_state
+from ops.logs import configure
 from ops.redis_client import redis_client
 from ops.supervisor import Supervisor
 from ops.text import visible
@@ -48,6 +50,11 @@ async def run_up(settings: Settings, options: UpOptions, stop: asyncio.Event) ->
     """
     run_dir = make_run_dir(options.run_dir, "up")
     async with AsyncExitStack() as stack:
+        if sys.stderr.isatty():
+            # Lines between the refreshes of a table help nobody; without a terminal they are the display.
+            log = stack.enter_context((run_dir / "up.log").open("a", encoding="utf-8"))
+            configure(settings.log, log, debug=debugging())
+            stack.callback(configure, settings.log, debug=debugging())
         if options.embedded:
             settings = with_values(settings, await start_embedded(stack))
         await ensure_topics(settings.kafka)
@@ -103,7 +110,7 @@ def _line(status: SchedulerStatus | None, supervisor: Supervisor) -> str:
     state = status.state if status else "starting"
     connected = len(status.workers) if status else 0
     children = ", ".join(
-        f"{child.spec.name} {worker_state(child)[0] or 'running'}" if child.pid else f"{child.spec.name} down"
+        f"{child.spec.name} {worker_state(child)[0] or 'up'}" if child.pid else f"{child.spec.name} down"
         for child in supervisor.children
     )
     return f"scheduler {state}, {connected} workers connected ({children})"

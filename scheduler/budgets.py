@@ -21,7 +21,7 @@ from schemas.settings import ReserveSettings
 URGENT_STEPS = 2
 """Engine steps that the most urgent class may fill ahead. With one, the engine would idle between its last result
 and our next dispatch; with more, a later headline with an earlier deadline could not overtake any more."""
-CHUNKS_AHEAD = 1.5
+CHUNKS_AHEAD = 4.0
 """With a step gate the engine itself keeps less urgent prefill within the valve, so somewhat more than one step's
 worth may lie ready there: a prefill that ends does not leave a gap until our next dispatch arrives."""
 
@@ -35,6 +35,7 @@ class Use:
         prompt_tokens: prompt tokens that have to be computed (the cached prefix is not among them).
         kv_blocks: KV blocks it can grow to.
         urgent: it belongs to the most urgent class.
+        late: it is urgent and can no longer meet its deadline.
         prefilling: it has not produced its first token.
     """
 
@@ -42,6 +43,7 @@ class Use:
     prompt_tokens: int
     kv_blocks: int
     urgent: bool
+    late: bool = False
     prefilling: bool = True
 
 
@@ -74,10 +76,14 @@ class WorkerBudget:
         """Step tokens of less urgent requests that are prefilling."""
         self.lower_decodes = 0
         self.urgent_tokens = 0
-        """Prompt tokens of urgent requests that are not done: what a further one would wait for."""
+        """Prompt tokens of urgent requests that are not done and may be on time."""
+        self.late_tokens = 0
+        """Prompt tokens of urgent requests that are not done and cannot be on time."""
         self.kv_blocks = 0
         self.seqs = 0
         self._uses: dict[int, Use] = {}
+        most = limits.max_model_len
+        self._text_limits = {n: most - e.prompt_tokens - e.max_new_tokens for n, e in extractors.items()}
 
     def __len__(self) -> int:
         return self.seqs
@@ -89,10 +95,9 @@ class WorkerBudget:
 
     def text_limit(self, extractor: str) -> int:
         """Return the longest text, in tokens, that fits the model with this extractor's template and answer."""
-        wrap = self.extractors[extractor]
-        return self.limits.max_model_len - wrap.prompt_tokens - wrap.max_new_tokens
+        return self._text_limits[extractor]
 
-    def use_of(self, extractor: str, token_count: int, *, urgent: bool) -> Use:
+    def use_of(self, extractor: str, token_count: int, *, urgent: bool, late: bool = False) -> Use:
         """Return what a text of ``token_count`` tokens takes."""
         wrap = self.extractors[extractor]
         block = self.limits.block_size
@@ -103,6 +108,7 @@ class WorkerBudget:
             prompt_tokens=fresh,
             kv_blocks=ceil((fresh + wrap.max_new_tokens) / block),
             urgent=urgent,
+            late=late,
         )
 
     def fits(self, use: Use) -> bool:
@@ -138,9 +144,15 @@ class WorkerBudget:
         self.step_tokens += use.step_tokens
         self.kv_blocks += use.kv_blocks
         if use.urgent:
-            self.urgent_tokens += use.prompt_tokens
+            self._count_urgent(use, use.prompt_tokens)
         else:
             self.lower_prefill += use.step_tokens
+
+    def _count_urgent(self, use: Use, tokens: int) -> None:
+        if use.late:
+            self.late_tokens += tokens
+        else:
+            self.urgent_tokens += tokens
 
     def prefilled(self, request_id: int) -> None:
         """Note that a request's prefill is over: from now on it takes one token from every step."""
@@ -149,7 +161,7 @@ class WorkerBudget:
             return
         use.prefilling = False
         if use.urgent:
-            self.urgent_tokens -= use.prompt_tokens
+            self._count_urgent(use, -use.prompt_tokens)
             use.prompt_tokens = 0
         else:
             self.lower_prefill -= use.step_tokens
@@ -166,7 +178,7 @@ class WorkerBudget:
         self.step_tokens -= use.step_tokens
         self.kv_blocks -= use.kv_blocks
         if use.urgent:
-            self.urgent_tokens -= use.prompt_tokens
+            self._count_urgent(use, -use.prompt_tokens)
         elif use.prefilling:
             self.lower_prefill -= use.step_tokens
         else:

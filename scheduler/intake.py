@@ -7,6 +7,7 @@ consumer with filings would wait for filings; and a rebalance of one group canno
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -21,6 +22,7 @@ from aiokafka.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
 )
 
 from scheduler.errors import OffsetsLostError
@@ -38,6 +40,8 @@ FETCH_MAX_WAIT_MS = 100
 PARTITION_FETCH_BYTES = 2 * 1024 * 1024
 COMMIT_TIMEOUT_SECONDS = 5.0
 """aiokafka's own commit retries without end and without looking at the assignment again."""
+STOP_SECONDS = 1.0
+"""The same at a stop, and for leaving the group after it: whoever stops us does not wait long."""
 ERROR_PAUSE_SECONDS = 0.5
 JOIN_MARGIN_SECONDS = 10.0
 """Added to the drain time to give the group's rebalance timeout: members rejoin after the revoke callback."""
@@ -83,7 +87,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         """Join the group.
 
         Raises:
-            UnavailableError: Kafka does not answer.
+            UnavailableError: Kafka does not answer, or the topic does not exist.
         """
         self._client = AIOKafkaConsumer(
             **self._kafka.client_options(),
@@ -101,9 +105,18 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         )
         self._client.subscribe([self.topic], listener=self)
         try:
-            await asyncio.wait_for(self._client.start(), 3 * self._kafka.connect_seconds)
+            async with asyncio.timeout(3 * self._kafka.connect_seconds):
+                await self._client.start()
+        except asyncio.CancelledError:
+            await self._close()
+            raise
+        except UnknownTopicOrPartitionError:
+            await self._close()
+            raise UnavailableError(
+                f"topic {self.topic}", "kafka.topic_prefix", "it does not exist; run: tapewire topics create"
+            ) from None
         except (KafkaError, TimeoutError, OSError) as error:
-            await self._client.stop()
+            await self._close()
             reason = str(error) or "no answer"
             raise UnavailableError(f"Kafka at {self._kafka.bootstrap}", "kafka.bootstrap", reason) from None
 
@@ -119,7 +132,9 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
                 # Its own timeout, never a wait_for: a cancelled getmany() disables aiokafka's poll watchdog for good.
                 fetched = await self._client.getmany(timeout_ms=FETCH_TIMEOUT_MS, max_records=MAX_RECORDS)
             except NoOffsetForPartitionError as error:
-                await self._client.seek_to_beginning(*error.args)  # this group has never read that partition
+                # This group has never read that partition; by now it may belong to another member.
+                with contextlib.suppress(IllegalStateError):
+                    await self._client.seek_to_beginning(*error.args)
                 continue
             except OffsetOutOfRangeError as error:
                 raise OffsetsLostError(
@@ -147,13 +162,20 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
 
     async def stop(self) -> None:
         """Commit what is finished and leave the group."""
-        await self.commit()
-        try:
-            await asyncio.wait_for(self._client.stop(), COMMIT_TIMEOUT_SECONDS)
-        except (KafkaError, TimeoutError) as error:
-            log.warning("consumer_stop_failed", topic=self.topic, error=str(error))
+        await self.commit(STOP_SECONDS)
+        await self._close()
 
-    async def commit(self) -> None:
+    async def _close(self) -> None:
+        leaving = asyncio.ensure_future(self._client.stop())
+        await asyncio.wait([leaving], timeout=STOP_SECONDS)
+        leaving.cancel()
+        # With Kafka away aiokafka lets a CancelledError of its own tasks out of stop(); ours it is not.
+        await asyncio.wait([leaving])
+        error = asyncio.CancelledError() if leaving.cancelled() else leaving.exception()
+        if error is not None:
+            log.warning("consumer_stop_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
+
+    async def commit(self, timeout: float = COMMIT_TIMEOUT_SECONDS) -> None:
         """Commit the finished offsets of this topic, in bounded time; a failed commit is tried again next time."""
         points = self._ledger.commit_points(self.topic)
         owned = self._client.assignment()
@@ -161,7 +183,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         if not offsets:
             return
         try:
-            await asyncio.wait_for(self._client.commit(offsets), COMMIT_TIMEOUT_SECONDS)
+            await asyncio.wait_for(self._client.commit(offsets), timeout)
         except (KafkaError, IllegalStateError, TimeoutError) as error:
             log.warning("commit_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
             return

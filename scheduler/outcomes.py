@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import structlog
@@ -54,6 +56,8 @@ MAX_MESSAGE_CHARS = 500
 """Of an error message in a header: it may quote text from outside."""
 HEADER_ROOM_BYTES = 4096
 """Kept free for our headers and Kafka's own framing when a dead letter is close to the topic's limit."""
+MAX_PASSED_THROUGH_BYTES = 1024
+"""Of one header that a result carries on (W3C trace state asks for 512): a megabyte of it would not fit the topic."""
 
 _VERSION_HEADER = (HEADER_SCHEMA_VERSION, str(SCHEMA_VERSION).encode())
 
@@ -83,6 +87,19 @@ class Outcomes:
         self._publisher = publisher
         self._topics = topics
         self._stats = stats
+        self._unconfirmed: Counter[tuple[str, int]] = Counter()
+
+    def unconfirmed(self, partitions: Iterable[tuple[str, int]]) -> int:
+        """Return how many outcomes of these input partitions Kafka has not confirmed yet."""
+        return sum(self._unconfirmed[partition] for partition in partitions)
+
+    def confirmed(self, receipt: Receipt) -> None:
+        """Count a confirmation."""
+        self._unconfirmed[receipt.origin[:2]] -= 1
+
+    def _publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
+        self._unconfirmed[receipt.origin[:2]] += 1
+        self._publisher.publish(topic, key, value, headers, receipt)
 
     def signal(self, work: Work, result: Result, engine: EngineInfo, prompt_version: str) -> None:
         """Publish what the model said about an event."""
@@ -121,7 +138,7 @@ class Outcomes:
         key = (source.instruments[0] if source.instruments else work.event_id).encode()
         receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
         headers = _headers(work.event_id, original.headers)
-        self._publisher.publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+        self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
 
     def expired(self, work: Work, now: int, reason: str) -> None:
         """Publish that an event was not worth running any more."""
@@ -148,7 +165,7 @@ class Outcomes:
         )
         receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
         headers = _headers(work.event_id, original.headers)
-        self._publisher.publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
+        self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
     def retraction(self, event: NewsEvent, origin: Origin, headers: Headers, stamps: Stamps) -> None:
         """Publish that what was said about a killed story no longer holds; no engine is asked."""
@@ -189,7 +206,7 @@ class Outcomes:
         )
         key = (event.instruments[0] if event.instruments else event.event_id).encode()
         out = _headers(event.event_id, headers)
-        self._publisher.publish(self._topics.signals, key, encode_json(signal), out, Receipt(origin, entry))
+        self._publish(self._topics.signals, key, encode_json(signal), out, Receipt(origin, entry))
 
     def dead_work(self, work: Work, kind: str, message: str) -> None:
         """Publish an event that was decoded and classified but cannot be answered."""
@@ -209,7 +226,6 @@ class Outcomes:
     def _dead_letter(
         self, receipt: Receipt, original: Original, kind: str, field: str, message: str, stage: Stage, attempts: int
     ) -> None:
-        key, value, headers = original
         origin = receipt.origin
         log.warning(
             "dead_letter",
@@ -220,7 +236,7 @@ class Outcomes:
             partition=origin.partition,
             offset=origin.offset,
         )
-        added: list[tuple[str, bytes]] = [
+        added: OutHeaders = [
             (HEADER_ERROR_KIND, kind.encode()),
             (HEADER_ERROR_FIELD, field.encode(errors="replace")),
             (HEADER_ERROR_MESSAGE, message[:MAX_MESSAGE_CHARS].encode(errors="replace")),
@@ -230,15 +246,14 @@ class Outcomes:
             (HEADER_SOURCE_PARTITION, str(origin.partition).encode()),
             (HEADER_SOURCE_OFFSET, str(origin.offset).encode()),
         ]
-        kept = [h for h in headers if h[0] not in ERROR_HEADERS]
-        room = self._publisher.max_dead_letter_bytes - HEADER_ROOM_BYTES - len(key or b"")
-        room -= sum(len(name) + len(content) for name, content in kept)
-        if len(value) > max(room, 0):
+        cut = _fitting(original, self._publisher.max_dead_letter_bytes - HEADER_ROOM_BYTES)
+        if cut is not None:
             # The broker took it on the input topic and will not take it here: keep what fits, say so, and say
             # where the whole record stands.
-            added.append((HEADER_TRUNCATED_FROM, str(len(value)).encode()))
-            value = value[: max(room, 0)]
-        self._publisher.publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
+            added.append((HEADER_TRUNCATED_FROM, str(len(original.value)).encode()))
+        key, value, headers = cut or original
+        kept = [h for h in headers if h[0] not in ERROR_HEADERS]
+        self._publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
 
     def _receipt(self, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool) -> Receipt:
         entry = StampEntry(
@@ -254,5 +269,34 @@ class Outcomes:
 
 def _headers(event_id: str, source: Headers) -> OutHeaders:
     """Return the headers of an output record: ours, and what an input record passes through."""
-    own = [(HEADER_EVENT_ID, event_id.encode()), _VERSION_HEADER]
-    return own + [h for h in source if h[0] in PASSED_THROUGH] if source else own
+    own: OutHeaders = [(HEADER_EVENT_ID, event_id.encode()), _VERSION_HEADER]
+    if not source:
+        return own
+    return own + [h for h in source if h[0] in PASSED_THROUGH and len(h[1] or b"") <= MAX_PASSED_THROUGH_BYTES]
+
+
+def _fitting(original: Original, room: int) -> Original | None:
+    """Return as much of a record as fits in ``room`` bytes, or None when all of it does.
+
+    A compressed record may bring a key and headers of any size. The value gives way first, then the largest headers,
+    and a key that fills the room alone is left out.
+    """
+    key, value, headers = original
+    left = room - len(key or b"")
+    if left < 0:
+        key, left = None, room
+    kept: set[int] = set()
+    for index in sorted(range(len(headers)), key=lambda i: _header_bytes(headers[i])):
+        left -= _header_bytes(headers[index])
+        if left < 0:
+            left += _header_bytes(headers[index])
+            break
+        kept.add(index)
+    if len(kept) == len(headers) and key == original.key and len(value) <= left:
+        return None
+    return Original(key, value[:left], tuple(h for i, h in enumerate(headers) if i in kept))
+
+
+def _header_bytes(header: tuple[str, bytes | None]) -> int:
+    """Return an upper bound of what a header takes in a record: up to four bytes of characters, and two lengths."""
+    return 4 * len(header[0]) + len(header[1] or b"") + 10

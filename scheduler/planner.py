@@ -234,7 +234,7 @@ class Planner:
         plan = Plan()
         self._expire(now_ns, plan)
         for worker in self._workers.values():
-            worker.read_valve(now_ns, self._urgent_waiting)
+            worker.begin_plan(now_ns, self._urgent_waiting)
         for class_index in range(URGENT + 1, len(self.classes)):
             self._plan_floor(class_index, plan)
         closed: set[str] = set()
@@ -251,7 +251,9 @@ class Planner:
         extractor = self.classes[class_index].extractor
         able = [w for w in self._workers.values() if extractor in w.budget.extractors]
         takers = [w for w in able if class_index in w.takes]
-        lenders = [w for w in able if class_index in w.lends and not w.budget.urgent_tokens]
+        lenders = [
+            w for w in able if class_index in w.lends and not w.budget.urgent_tokens and not w.budget.late_tokens
+        ]
         return takers, lenders
 
     def _plan_urgent(self, now_ns: int, closed: set[str], plan: Plan) -> None:
@@ -287,8 +289,8 @@ class Planner:
             self._late[URGENT].push(work)
             return _Fate.PUT_ASIDE
         limit_ns = (work.toxic_ns or NEVER_NS) if work.late else work.deadline_ns
-        tightest_ns = worker.tightest_ns()
-        if tightest_ns is not None and finish_ns > min(tightest_ns, limit_ns):
+        occupied = worker.budget.urgent_tokens + worker.budget.late_tokens
+        if worker.delays(use) or (occupied and finish_ns > limit_ns):
             return _Fate.WAITS  # it would make others late, or itself be late behind them
         while not worker.budget.holds(use) and worker.budget.seqs:
             if not self._revoke(worker, plan):
@@ -297,9 +299,9 @@ class Planner:
             return _Fate.WAITS
         queue.pop()
         self._urgent_waiting -= work.token_count
-        work.alone = worker.budget.urgent_tokens == 0
+        work.alone = not occupied
         self._dispatch(work, worker, use, plan)
-        worker.promise(work.request_id, limit_ns)
+        worker.promise(work.request_id, use, limit_ns - finish_ns)
         return _Fate.DISPATCHED
 
     def _soonest(self, work: Work, candidates: list[PoolWorker], now_ns: int) -> tuple[PoolWorker, Use, int]:
@@ -309,7 +311,7 @@ class Planner:
         for worker in candidates:
             if work.token_count > worker.budget.text_limit(extractor):
                 continue
-            use = worker.budget.use_of(extractor, work.token_count, urgent=True)
+            use = worker.budget.use_of(extractor, work.token_count, urgent=True, late=work.late)
             finish_ns = worker.urgent_finish_ns(now_ns, use)
             if best is None or finish_ns < best[2]:
                 best = (worker, use, finish_ns)
@@ -323,7 +325,7 @@ class Planner:
             return
         takers, _ = self._candidates(class_index)
         while (work := queue.peek()) is not None and self._floors.earned(class_index, work.token_count):
-            placed = self._roomiest(work, class_index, takers)
+            placed = self._roomiest(work, class_index, takers, floor=True)
             if placed is None:
                 return
             queue.pop()
@@ -351,8 +353,13 @@ class Planner:
             queue.pop()
             self._dispatch(work, *placed, plan)
 
-    def _roomiest(self, work: Work, class_index: int, candidates: list[PoolWorker]) -> tuple[PoolWorker, Use] | None:
-        """Return the least loaded worker that has room for less urgent work, and what it takes there."""
+    def _roomiest(
+        self, work: Work, class_index: int, candidates: list[PoolWorker], *, floor: bool = False
+    ) -> tuple[PoolWorker, Use] | None:
+        """Return the least loaded worker that has room for less urgent work, and what it takes there.
+
+        A floor needs a slot and KV blocks; what it takes of the steps, its credit has paid for.
+        """
         extractor = self.classes[class_index].extractor
         best: PoolWorker | None = None
         best_use: Use | None = None
@@ -360,7 +367,8 @@ class Planner:
             if work.token_count > worker.budget.text_limit(extractor):
                 continue
             use = worker.budget.use_of(extractor, work.token_count, urgent=False)
-            if worker.budget.fits(use) and (best is None or worker.load() < best.load()):
+            fits = worker.budget.holds(use) if floor else worker.budget.fits(use)
+            if fits and (best is None or worker.load() < best.load()):
                 best, best_use = worker, use
         return None if best is None or best_use is None else (best, best_use)
 

@@ -37,7 +37,10 @@ class PoolWorker:
     steps_ahead: int = 0
     overhead_seconds: float = 0.0
     in_flight: dict[int, Work] = field(default_factory=dict)
-    _limits: list[tuple[int, int]] = field(default_factory=list)
+    _slacks: list[tuple[int, int]] = field(default_factory=list)
+    _added_ns: int = 0
+    _wait_seconds: float = 0.0
+    _step_seconds: float = 0.0
     policy: StepPolicy | None = None
     """The last policy that went to the worker."""
 
@@ -46,27 +49,29 @@ class PoolWorker:
         limits = self.budget.limits
         return self.model.observe(report, limits.kv_blocks * limits.block_size)
 
-    def read_valve(self, now_ns: int, urgent_tokens: int) -> None:
-        """Set what less urgent work may take of a step, given the urgent prompt tokens that wait."""
-        budget = self.budget
-        waiting = urgent_tokens + budget.urgent_tokens
-        budget.lower_step_tokens = self.valve.read(
-            now_ns, self.model.costs, waiting, budget.lower_decodes, budget.kv_tokens
-        )
+    def delays(self, use: Use) -> bool:
+        """Return whether urgent requests that are here would miss their time if this one joined their step."""
+        if self.gated:
+            return False  # the gate would keep it for the next one
+        slacks = self._slacks
+        while slacks and slacks[0][1] not in self.in_flight:
+            heapq.heappop(slacks)
+        return bool(slacks) and slacks[0][0] - self._added_ns < self._cost_ns(use)
 
-    def promise(self, request_id: int, limit_ns: int) -> None:
-        """Note by when an urgent request that goes to this worker has to be done."""
-        heapq.heappush(self._limits, (limit_ns, request_id))
+    def promise(self, request_id: int, use: Use, slack_ns: int) -> None:
+        """Note an urgent request that goes to this worker.
 
-    def tightest_ns(self) -> int | None:
-        """Return the earliest time by which some urgent request here has to be done, or None.
-
-        Whatever joins the worker's next step makes all urgent requests in it end later.
+        Args:
+            request_id: of the dispatch.
+            use: what it takes; everything urgent that is here ends later by that much.
+            slack_ns: from when it should be done to when it has to be.
         """
-        limits = self._limits
-        while limits and limits[0][1] not in self.in_flight:
-            heapq.heappop(limits)
-        return limits[0][0] if limits else None
+        self._added_ns += self._cost_ns(use)
+        if slack_ns >= 0:  # what is too late in any case must not keep others out
+            heapq.heappush(self._slacks, (slack_ns + self._added_ns, request_id))
+
+    def _cost_ns(self, use: Use) -> int:
+        return int(use.prompt_tokens * self.model.costs.prefill_token * NANOSECONDS)
 
     def next_policy(self) -> StepPolicy | None:
         """Return what the engine's step scheduler needs to know, or None when it knows it well enough already."""
@@ -85,26 +90,42 @@ class PoolWorker:
         self.policy = policy
         return policy
 
+    def begin_plan(self, now_ns: int, urgent_tokens: int) -> None:
+        """Look at the engine once per plan: what runs there, and what less urgent work may take of its steps.
+
+        Args:
+            now_ns: the time of the plan.
+            urgent_tokens: urgent prompt tokens that wait for a worker.
+        """
+        budget, costs = self.budget, self.model.costs
+        decodes, kv = budget.lower_decodes, budget.kv_tokens
+        before = min(budget.lower_prefill, budget.lower_step_tokens)
+        waiting = min(urgent_tokens + budget.urgent_tokens, budget.limits.max_num_batched_tokens)
+        budget.lower_step_tokens = self.valve.read(now_ns, costs, waiting, decodes, kv)
+        if self.gated:
+            # The engine itself keeps out of a step what would make it late, at the moment when its start is known:
+            # better to let it choose from a little too much than to leave it with too little.
+            self._wait_seconds = 0.0
+            self._step_seconds = costs.seconds(0)
+        else:
+            carried = min(budget.lower_prefill, budget.lower_step_tokens)
+            self._step_seconds = costs.seconds(carried, decodes, kv)
+            # The step that runs may have only begun, and those decided ahead come before ours.
+            in_the_way = 1 + self.steps_ahead if self.in_flight else 0
+            self._wait_seconds = in_the_way * costs.seconds(before, decodes, kv)
+
     def urgent_finish_ns(self, now_ns: int, use: Use) -> int:
         """Return when an urgent request would be done that goes to this worker now.
 
-        What runs is half over on average; with a step gate only urgent work shares the steps that follow, without
-        one every one of them is as full as the valve lets it be.
+        With a step gate only urgent work shares the steps that follow, and what is late does not get in the way of
+        what is not; without one every step is as full as the valve lets it be.
         """
-        budget, costs = self.budget, self.model.costs
+        budget = self.budget
         tokens = budget.urgent_tokens + use.prompt_tokens
-        most = budget.limits.max_num_batched_tokens
-        full_steps = tokens // most
-        steps = full_steps + 1
-        decodes, kv = budget.lower_decodes, budget.kv_tokens
-        seconds = steps * costs.seconds(0, decodes, kv) + tokens * costs.prefill_token
-        if budget.lower_prefill:
-            carried = costs.seconds(min(budget.lower_prefill, budget.lower_step_tokens), decodes, kv)
-            seconds += (0.5 + self.steps_ahead) * carried
-            if not self.gated:
-                seconds += steps * min(budget.lower_prefill, budget.lower_step_tokens) * costs.prefill_token
-        elif budget.urgent_tokens or decodes:
-            seconds += (0.5 + self.steps_ahead) * costs.seconds(min(budget.urgent_tokens, most), decodes, kv)
+        if use.late or not self.gated:
+            tokens += budget.late_tokens
+        steps = tokens // budget.limits.max_num_batched_tokens + 1
+        seconds = self._wait_seconds + steps * self._step_seconds + tokens * self.model.costs.prefill_token
         return now_ns + int((seconds + self.overhead_seconds) * NANOSECONDS)
 
     def least_seconds(self, use: Use) -> float:

@@ -35,7 +35,10 @@ gain nothing and hold more records back when one fails."""
 DEFAULT_MESSAGE_BYTES = 1_000_000
 """Kafka's default ``max.message.bytes`` less some framing: what we assume where a broker does not tell."""
 
-OutHeaders = list[tuple[str, bytes]]
+CLOSE_SECONDS = 0.5
+"""How long closing may take; with nothing waiting it takes milliseconds, and with the broker away it never ends."""
+
+OutHeaders = list[tuple[str, bytes | None]]
 """aiokafka's record builder takes a list and nothing else."""
 
 Receipt = object
@@ -107,7 +110,7 @@ class Publisher:
         except (KafkaError, TimeoutError):
             found = None
         if not found:
-            await self.stop(0)
+            await self.stop()
             raise UnavailableError(
                 f"topic {topic}", "kafka.topic_prefix", "it does not exist; run: tapewire topics create"
             )
@@ -129,15 +132,14 @@ class Publisher:
             await asyncio.sleep(0.01)
         return not self.pending
 
-    async def stop(self, timeout: float) -> None:
-        """Flush, then close the producer; unconfirmed records are given up after ``timeout`` seconds."""
-        await self.flush(timeout)
+    async def stop(self) -> None:
+        """Close the producer; what is not confirmed is given up (see `flush`)."""
         for lane in itertools.chain.from_iterable(self._lanes.values()):
             lane.close()
         if self._producer is not None:
             try:
                 # The producer's own stop() waits for its queue, for ever while the broker is away.
-                await asyncio.wait_for(self._producer.stop(), max(timeout, 1.0))
+                await asyncio.wait_for(self._producer.stop(), CLOSE_SECONDS)
             except TimeoutError:
                 log.warning("publisher_stop_timed_out", pending=self.pending)
 
@@ -150,6 +152,7 @@ class Publisher:
         """Take a failure from a lane."""
         if self.failure is not None and not self.failure.done():
             self.failure.set_exception(PublishError(topic, f"{type(error).__name__}: {error}"))
+            self.failure.exception()  # noted: asyncio must not print a traceback when it comes after the stop
 
 
 class _Lane:

@@ -104,7 +104,7 @@ class StepModel:
         return (
             all(isfinite(v) and v >= 0 for v in values)
             and report.steps > 0
-            and 0 < report.seconds <= MAX_STEP_SECONDS * report.steps
+            and report.seconds <= MAX_STEP_SECONDS * report.steps
             and report.kv_usage <= 1
         )
 

@@ -17,7 +17,7 @@ from schemas.settings import ValveSettings
 NANOSECONDS = 1_000_000_000
 URGENT_TOKENS = 160
 """Prompt tokens of the headline that may arrive: the longest that counts as flash, less the cached prefix."""
-CLOSE = 0.95
+CLOSE = 0.98
 """An urgent request whose time in the engine passes this share of what the SLO leaves for it was too close."""
 CLOSE_STEP = 0.02
 """What one such request adds to the margin."""

@@ -11,7 +11,8 @@ from msgspec import Struct
 from schemas.enums import Stage
 from schemas.records import Nanoseconds, Stamps
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Record headers; Kafka allows a header without a value."""
 
 
 class Origin(NamedTuple):

@@ -15,7 +15,7 @@ from scheduler.work import Work
 from schemas.frames import EngineInfo, Failure, Hello, Result, Started, StepReport, TokenizerFile
 from schemas.identity import tokenizer_hash
 from schemas.settings import SchedulerSettings
-from schemas.status import WorkerStatus
+from schemas.status import WorkerModel, WorkerStatus
 
 log = structlog.get_logger()
 
@@ -86,9 +86,24 @@ class WorkerRegistry:
                 in_flight=len(member.budget),
                 steps=member.steps,
                 kv_usage=member.kv_usage,
+                fitted=self._fitted(worker_id, member.hello),
             )
-            for worker_id, member in self._members.items()
+            for worker_id, member in list(self._members.items())  # the metrics thread reads it too
         ]
+
+    def _fitted(self, worker_id: str, hello: Hello) -> WorkerModel | None:
+        costs = self._planner.step_costs(worker_id)
+        if costs is None:
+            return None
+        return WorkerModel(
+            step_seconds=costs.step,
+            prefill_token_seconds=costs.prefill_token,
+            decode_seconds=costs.decode,
+            kv_token_seconds=costs.kv_token,
+            steps_ahead=hello.steps_ahead,
+            limits=hello.limits,
+            extractors=hello.extractors,
+        )
 
     # LinkEvents
 

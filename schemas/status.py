@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from schemas.frames import Extractor, Limits
+
 
 class ClassStatus(Struct, kw_only=True, frozen=True):
     """One service class: what arrived since the start, what waits, what runs, how it ended."""
@@ -17,6 +19,22 @@ class ClassStatus(Struct, kw_only=True, frozen=True):
     late: int
     expired: int
     dead_letters: int
+
+
+class WorkerModel(Struct, kw_only=True, frozen=True):
+    """What a scheduler knows of a worker's engine; `tapewire capacity` calculates with it.
+
+    ``seconds of a step = step + prefill tokens * prefill_token + decodes * decode + KV tokens * kv_token``, fitted to
+    the worker's step reports.
+    """
+
+    step_seconds: float
+    prefill_token_seconds: float
+    decode_seconds: float
+    kv_token_seconds: float
+    steps_ahead: int
+    limits: Limits
+    extractors: list[Extractor]
 
 
 class WorkerStatus(Struct, kw_only=True, frozen=True):
@@ -33,6 +51,7 @@ class WorkerStatus(Struct, kw_only=True, frozen=True):
     in_flight: int
     steps: int
     kv_usage: float
+    fitted: WorkerModel | None = None
 
 
 class SchedulerStatus(Struct, kw_only=True, frozen=True):

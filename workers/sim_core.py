@@ -152,12 +152,14 @@ class _Draft:
         chunk: most prefill tokens of one request.
         held_tokens: prefill tokens that held requests may still have.
         held_decodes: whether held requests decode.
+        excluded: urgent requests that the gate keeps for a later step.
     """
 
     budget: int
     chunk: int
     held_tokens: int
     held_decodes: bool = True
+    excluded: frozenset[int] = frozenset()
     preempted: list[Sequence] = field(default_factory=list)
     step: Step = field(default_factory=Step)
 
@@ -182,6 +184,8 @@ class SimCore:
     _freed: FreedPrompts = field(default_factory=FreedPrompts)
     _arrivals: int = 0
     _used: int = 0
+    _asked: list[int] = field(default_factory=list)
+    """Ids of the urgent requests in the order in which the gate was asked about them."""
 
     def __post_init__(self) -> None:
         self._used = self.cached_blocks
@@ -251,6 +255,7 @@ class SimCore:
         else:
             draft.held_tokens = allowance.lower_prefill_tokens
             draft.held_decodes = allowance.lower_decodes
+            draft.excluded = self._excluded(allowance)
             running = self._running
             self._run([s for s in running if s.priority == URGENT], draft)
             self._admit(draft, lowest=URGENT)
@@ -289,6 +294,7 @@ class SimCore:
         if self.gate is None or self.policy is None:
             return None
         urgent: list[Urgent] = []
+        asked: list[int] = []
         held, free = [0, 0, 0], [0, 0, 0]
         for sequence in self._running:
             if sequence.ending:
@@ -296,6 +302,7 @@ class SimCore:
             decoding = sequence.decoding
             if sequence.priority == URGENT:
                 urgent.append(_urgent(sequence, 0 if decoding else sequence.missing))
+                asked.append(sequence.request_id)
                 continue
             side = held if sequence.held else free
             if decoding:
@@ -305,10 +312,12 @@ class SimCore:
                 side[0] += sequence.missing
         slots = self.limits.max_num_seqs - len(self._running)
         if slots > 0:
-            waiting = [entry[2] for entry in self._waiting if entry[0] == URGENT]
+            waiting = [entry[2] for entry in sorted(e for e in self._waiting if e[0] == URGENT)]
             for sequence in waiting[:slots]:
-                urgent.append(_urgent(sequence, sequence.missing - self._cached(sequence)))  # noqa: PERF401 - shares the list above
+                urgent.append(_urgent(sequence, sequence.missing - self._cached(sequence)))
+                asked.append(sequence.request_id)
             held[0] += sum(s.missing for _, _, s in self._waiting[:slots] if s.held)
+        self._asked = asked
         return self.gate.allow(
             self.policy,
             urgent,
@@ -316,6 +325,12 @@ class SimCore:
             starts_ns,
             Free(prefill_tokens=free[0], decodes=free[1], kv_tokens=free[2]),
         )
+
+    def _excluded(self, allowance: Allowance) -> frozenset[int]:
+        """Return the urgent requests that the gate keeps for a later step."""
+        if all(allowance.urgent):
+            return frozenset()
+        return frozenset(i for i, takes in zip(self._asked, allowance.urgent, strict=True) if not takes)
 
     def _run(self, sequences: Iterable[Sequence], draft: _Draft) -> None:
         """Give running sequences their tokens."""
@@ -328,6 +343,8 @@ class SimCore:
             missing = sequence.prompt_tokens + sequence.scheduled - computed
             # One whose last token is scheduled has nothing left; a preempted one has left the running list.
             if sequence.scheduled >= sequence.output_tokens or (draft.preempted and sequence in draft.preempted):
+                continue
+            if sequence.request_id in draft.excluded:
                 continue
             if missing == 1 and sequence.scheduled:
                 if not draft.held_decodes and sequence.held:
@@ -355,6 +372,9 @@ class SimCore:
             priority, _, sequence = waiting[0]
             if lowest is not None and priority > lowest:
                 break
+            if sequence.request_id in draft.excluded:
+                skipped.append(heapq.heappop(waiting))
+                continue
             if sequence.held and draft.held_tokens <= 0:
                 if len(skipped) >= LOOK_PAST:
                     break

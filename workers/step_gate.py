@@ -1,7 +1,9 @@
-"""What less urgent work may do in one engine step: pure arithmetic, shared by the simulated engine and vLLM's.
+"""What goes into one engine step: pure arithmetic, shared by the simulated engine and vLLM's.
 
-The most urgent class (priority 0) goes first in every step. What is left of the time until its tightest deadline is
-given to the lower classes: first to their decodes, which are cheap and produce, then to their prefill.
+The most urgent class (priority 0) goes first in every step, but no more of it at once than leaves everything in the
+step on time: a burst is packed, deadline first, at the moment when the step is put together and its start is known.
+What is left of the time until the tightest deadline is given to the lower classes: first to their decodes, which are
+cheap and produce, then to their prefill.
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ MARGIN_SECONDS = 0.005
 """Kept free before every deadline: the answer's way through detokenising, sockets and two processes."""
 MODEL_ERROR = 0.15
 """Kept free as well, as a fraction of all predicted time: single steps scatter around the fitted line."""
+PACK_ERROR = 0.03
+"""The same for a step that urgent work has to itself: the model knows those best, and every per cent that is kept
+free here is an answer of a burst that will not be on time."""
 HOLD_SECONDS = 0.5
 """Longest time in a row that lower classes stand still for urgent work. A bulk event has seconds, so one stop of this
 length is harmless; without a bound an urgent class above its capacity would stop them for good."""
 RELEASE_TOKENS = 128
 """Least prefill of a step that ends such a stop, whatever the policy says: a valve shut by a wrong model must still
 let the work through that corrects the model."""
+GRAIN_NS = 10_000_000
+"""Deadlines within the same ten milliseconds are one burst, in which requests keep the order of their arrival here."""
 SHORTEST_CHUNK = 16
 """Prompt tokens below which a chunk is not worth its place: it would hold up the step and hardly move its prompt."""
 
@@ -70,15 +77,17 @@ class Free:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:
-    """What the lower classes may do in one step.
+    """What may go into one step.
 
     Args:
-        lower_prefill_tokens: most prompt tokens they may compute, all together.
+        lower_prefill_tokens: most prompt tokens that the lower classes may compute, all together.
         lower_decodes: whether their decodes run.
+        urgent: per urgent request, in the order in which they were given, whether it takes part.
     """
 
     lower_prefill_tokens: int
     lower_decodes: bool
+    urgent: tuple[bool, ...] = ()
 
 
 NOTHING = Free()
@@ -120,7 +129,9 @@ class StepGate:
         decoding = sum(1 for request in urgent if not request.prefill_tokens) + free.decodes
         room = max(0, self._step_tokens - own_tokens - decoding - lower.decodes)
         if not usable(policy):
-            return self._remember(lower, Allowance(lower_prefill_tokens=room, lower_decodes=True), starts_ns)
+            everyone = (True,) * len(urgent)
+            opened = Allowance(lower_prefill_tokens=room, lower_decodes=True, urgent=everyone)
+            return self._remember(lower, opened, starts_ns)
         tokens = min(room, policy.lower_step_tokens)
         spare = self._spare(policy, urgent, starts_ns, free)
         decodes = True
@@ -136,7 +147,37 @@ class StepGate:
         if self._held_too_long(self._prefill_held_ns, starts_ns):
             tokens = min(room, max(policy.lower_step_tokens, RELEASE_TOKENS))
         decodes = decodes or self._held_too_long(self._decodes_held_ns, starts_ns)
-        return self._remember(lower, Allowance(lower_prefill_tokens=tokens, lower_decodes=decodes), starts_ns)
+        packed = self._pack(policy, urgent, starts_ns, free)
+        allowance = Allowance(lower_prefill_tokens=tokens, lower_decodes=decodes, urgent=packed)
+        return self._remember(lower, allowance, starts_ns)
+
+    def _pack(self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free) -> tuple[bool, ...]:
+        """Return which urgent requests share this step: as many as still end on time together, deadline first.
+
+        All results of a step come at its end, so one request too many makes all of them late. What cannot be on time
+        any more takes part only when nothing that can is kept waiting or made late by it.
+        """
+        alone = policy.step_seconds * (1 + PACK_ERROR) + MARGIN_SECONDS
+        alone += free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
+        per_token = policy.prefill_token_seconds * (1 + PACK_ERROR)
+        slack = [(request.deadline_ns - starts_ns) / 1e9 - alone for request in urgent]
+        late = [s < r.prefill_tokens * per_token for s, r in zip(slack, urgent, strict=True)]
+        takes = [not request.prefill_tokens for request in urgent]  # decodes cost next to nothing
+        seconds, tightest = free.prefill_tokens * per_token, float("inf")
+        order = sorted(range(len(urgent)), key=lambda i: (late[i], urgent[i].deadline_ns // GRAIN_NS, i))
+        for i in order:
+            if takes[i]:
+                continue
+            after = seconds + urgent[i].prefill_tokens * per_token
+            if after > (tightest if late[i] else min(tightest, slack[i])):
+                continue
+            takes[i] = True
+            seconds = after
+            if not late[i]:
+                tightest = min(tightest, slack[i])
+        if not any(takes):
+            return (True,) * len(urgent)
+        return tuple(takes)
 
     def _spare(self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free) -> float | None:
         """Return the seconds that this step may take beyond its urgent work, or None when no deadline counts."""

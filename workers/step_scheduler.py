@@ -42,6 +42,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
         self._blocked: set[str] = set()
         self._allowance: Allowance | None = None
         self._left = 0
+        self._excluded: frozenset[str] = frozenset()
         self._ends: deque[int] = deque()
 
     # What vLLM calls
@@ -66,7 +67,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
         scheduled = output.num_scheduled_tokens
         # What got nothing although others were held for it is kept out by something else, as a full KV cache.
         # Holding them any longer could keep it out for ever.
-        self._blocked.update(request_id for request_id in waiting if request_id not in scheduled)
+        self._blocked.update(i for i in waiting if i not in scheduled and i not in self._excluded)
         self._ends.append(starts_ns + self._predicted_ns(scheduled))
         return output
 
@@ -91,6 +92,8 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
         allowance = self._allowance
         if allowance is None:
             return tokens
+        if request.request_id in self._excluded:
+            return 0
         note = self._notes.get(request.request_id)
         if note is None or not note.held:
             return tokens
@@ -105,10 +108,12 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
     def _open(self, starts_ns: int) -> list[str]:
         """Ask the gate about the step that begins then; returns the waiting requests that others are held for."""
         self._allowance = None
+        self._excluded = frozenset()
         policy = self._policy
         if policy is None:
             return []
         urgent: list[Urgent] = []
+        asked: list[str] = []
         lower_prefill = lower_decodes = lower_kv = free_prefill = free_decodes = free_kv = 0
         for request in self.running:
             left = request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
@@ -119,6 +124,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
             if note is not None and note.urgent:
                 self._blocked.discard(request.request_id)
                 urgent.append(_urgent(request, note, 0 if decodes else left))
+                asked.append(request.request_id)
             elif note is None or note.floor:
                 free_prefill += 0 if decodes else left
                 free_decodes += decodes
@@ -132,6 +138,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
             left = max(1, request.num_tokens - (request.num_computed_tokens or note.cached_tokens))
             if note.urgent:
                 urgent.append(_urgent(request, note, left))
+                asked.append(request.request_id)
                 waiting.append(request.request_id)
             else:
                 free_prefill += left
@@ -145,6 +152,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
             Free(prefill_tokens=free_prefill, decodes=free_decodes, kv_tokens=free_kv),
         )
         self._left = self._allowance.lower_prefill_tokens
+        self._excluded = frozenset(i for i, takes in zip(asked, self._allowance.urgent, strict=True) if not takes)
         return waiting
 
     def _admissible(self) -> Iterator[tuple[Any, StepNote]]:

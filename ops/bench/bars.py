@@ -95,7 +95,7 @@ def _overload(measured: Measured) -> list[Bar]:
     return [
         at_least("bulk's share of the tokens", measured.middle("lower_share"), 0.1),
         at_most("headlines without an outcome, worst seed", measured.worst("lost"), 0),
-        at_most("headlines held, to those of one toxic age, worst seed", measured.worst("held_ratio"), 1.3),
+        at_most("headlines held, to those of one toxic age, worst seed", measured.worst("held_ratio"), 1.5),
     ]
 
 

@@ -79,3 +79,46 @@ def latency(
         missed |= bench.show(comparison, as_json=as_json, check=check)
     if missed:
         raise typer.Exit(1)
+
+
+@app.command()
+def planner(
+    *,
+    queued: Annotated[list[int] | None, typer.Option("--queued", min=100, help="Events queued; repeatable.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=1000, help="Workers that the planner chooses from.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """What one scheduling decision costs, with 1,000 and with 100,000 events queued."""
+    from rich.console import Console
+
+    from ops.bench import planner as bench
+
+    costs = bench.measure(sorted(queued or [1_000, 100_000]), workers)
+    if as_json:
+        sys.stdout.write(json.dumps(bench.as_dict(costs)) + "\n")
+    else:
+        bench.table(costs, Console())
+
+
+@app.command()
+def fidelity(
+    *,
+    policies: Annotated[str, typer.Option("--policies", help="Policies, separated by commas.")] = (
+        "fcfs,engine-priority,tapewire"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of the arrivals.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """How far the simulator is from real vLLM on this machine: the same arrivals on both. Takes minutes."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from ops.bench import fidelity as bench
+
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    with Console(stderr=True).status("") as status:
+        result = bench.measure(names, seed, lambda message: status.update(escape(message)))
+    if as_json:
+        sys.stdout.write(json.dumps(result.as_dict()) + "\n")
+    else:
+        bench.table(result, Console())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ops.sim.compare import figures_of, simulate
-from ops.sim.policies import POLICIES, Tapewire
+from ops.sim.policies import Tapewire, make_policy
 from ops.sim.profiles import Profile
 from ops.sim.scenarios import Scenario
 from schemas.errors import ConfigError, UnavailableError
@@ -68,7 +68,7 @@ def _frontier(
                 break
             say(f"frontier: {policy} with steps of {tokens} tokens")
             fixed = with_step(profile, tokens)
-            outcome = simulate(scenario, fixed, POLICIES[policy](), scenario.arrivals(profile, 0), 0)
+            outcome = simulate(scenario, fixed, make_policy(policy, scenario.classes), scenario.arrivals(profile, 0), 0)
             figures = figures_of(outcome)
             if figures.flash.p99_ms is not None:
                 xs.append(figures.bulk.tokens_per_s)
@@ -77,7 +77,7 @@ def _frontier(
     for policy, figures in comparison.medians().items():
         if figures.flash.p99_ms is not None:
             axes.plot([figures.bulk.tokens_per_s], [figures.flash.p99_ms], marker="o", linestyle="", label=policy)
-    axes.axhline(150, linestyle=":", color="black", linewidth=1, label="flash SLO")
+    axes.axhline(scenario.classes[0].slo_ms, linestyle=":", color="black", linewidth=1, label="flash SLO")
     axes.set_yscale("log")
     axes.set_xlabel("bulk tokens/s")
     axes.set_ylabel("flash p99, ms")
@@ -87,7 +87,9 @@ def _frontier(
 
 def _valve(axes: Axes, scenario: Scenario, profile: Profile, say: Callable[[str], None]) -> None:
     say("valve over time")
-    outcome = simulate(scenario, profile, Tapewire(gated=True), scenario.arrivals(profile, 0), 0, traced=True)
+    outcome = simulate(
+        scenario, profile, Tapewire(gated=True, classes=scenario.classes), scenario.arrivals(profile, 0), 0, traced=True
+    )
     axes.step(
         [at for at, _ in outcome.policies],
         [policy.lower_step_tokens for _, policy in outcome.policies],

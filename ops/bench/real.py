@@ -12,15 +12,17 @@ from typing import Any
 
 from ops.bench.figures import Figures, bulk_figures, flash_figures
 from ops.percentiles import NS_PER_MS, percentile
+from ops.sim import policies
 from ops.sim.compare import Run
 from ops.sim.driver import Outcome, Step, Window
-from ops.sim.policies import POLICIES, Dispatch, Job, Policy, SubmitAll, Tapewire
+from ops.sim.policies import Dispatch, Job, Policy, SubmitAll
 from ops.sim.profiles import Profile, load_profile
 from ops.sim.scenarios import Scenario
 from ops.sim.traffic import BULK, FLASH, NS, Arrival
-from schemas.errors import ConfigError, UnavailableError
+from ops.sim.traffic import CPU_CLASSES as CLASSES
+from schemas.errors import UnavailableError
 from schemas.frames import Limits, Request, StepPolicy, StepReport
-from schemas.settings import ClassSettings, WorkerSettings
+from schemas.settings import WorkerSettings
 from workers.engine import OnState, Steps, WorkerState
 from workers.models import INSTALL, resolve_model
 from workers.step_notes import engine_priority, note_for
@@ -31,13 +33,6 @@ FIRST_TOKEN_ID, LAST_TOKEN_ID = 1_000, 40_000
 """Prompts are random tokens from this range: what a model makes of them does not change what they cost."""
 ALONE = 20
 """Headlines of the isolated run."""
-CLASSES = (
-    ClassSettings(name="flash", slo_ms=350, extractor="headline"),
-    ClassSettings(name="standard", slo_ms=5_000, extractor="headline"),
-    ClassSettings(name="bulk", slo_ms=60_000, extractor="filing"),
-)
-"""Service classes for two CPU cores, where a headline takes 0.1 s when it is alone: what 150 ms are on a GPU. No toxic
-age, so that no policy looks better by giving up what is late."""
 PATIENCE = 300.0
 """Seconds after which a run is given up."""
 KV_CACHE_GIB = 3.0
@@ -83,7 +78,7 @@ class RealEngine:
 
 
 def run_policies(
-    scenario: Scenario, policies: Sequence[str], seeds: int, say: Callable[[str], None]
+    scenario: Scenario, names: Sequence[str], seeds: int, say: Callable[[str], None]
 ) -> dict[str, list[Run]]:
     """Run every policy on the same arrivals, each in a vLLM started the way it wants it.
 
@@ -93,7 +88,7 @@ def run_policies(
     """
     profile = load_profile(scenario.profile)
     runs: dict[str, list[Run]] = {}
-    for name in policies:
+    for name in names:
         runs[name] = asyncio.run(_run_seeds(scenario, profile, name, seeds, say))
     return runs
 
@@ -130,11 +125,7 @@ def make_policy(name: str) -> Policy:
     Raises:
         ConfigError: there is no such policy.
     """
-    if name not in POLICIES:
-        raise ConfigError("policies", f"no policy is named {name!r}; there are {', '.join(POLICIES)}")
-    if name in ("tapewire", "tapewire-no-gate"):
-        return Tapewire(gated=name == "tapewire", classes=CLASSES)
-    return POLICIES[name]()
+    return policies.make_policy(name, CLASSES)
 
 
 def _alone(arrivals: Sequence[Arrival]) -> list[Arrival]:

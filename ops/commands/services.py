@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from ops.commands.options import Config, EngineName, Json, Model, settings_of
-from ops.runtime import run
+from ops.runtime import leave, run
 
 
 class DemoEngine(StrEnum):
@@ -135,3 +135,4 @@ def worker(
         )
 
     run(main)
+    leave()

@@ -10,13 +10,12 @@ from ops.bench.figures import Figures, bulk_figures, flash_figures
 from ops.percentiles import NS_PER_MS, percentile
 from ops.sim.article import BATCHERS, batch_seconds, run_article
 from ops.sim.driver import Outcome, Simulation, Window
-from ops.sim.policies import POLICIES, Policy
+from ops.sim.policies import Policy, make_policy
 from ops.sim.profiles import Profile
 from ops.sim.scenarios import Scenario
 from ops.sim.traffic import CLASSES, FLASH, NS, Arrival
-from schemas.errors import ConfigError
+from schemas.settings import ClassSettings
 
-SLO_MS = CLASSES[FLASH].slo_ms
 ALONE = 40
 """Headlines of the isolated run."""
 ALONE_GAP_NS = NS
@@ -53,12 +52,11 @@ def run_policy(scenario: Scenario, profile: Profile, policy: str, seed: int) -> 
         outcome = run_article(arrivals, scenario.window, max_batch=max_batch, token_budget=token_budget)
         isolated: float | None = median(batch_seconds([a]) * 1000 for a in arrivals if a.class_index == FLASH)
     else:
-        if policy not in POLICIES:
-            raise ConfigError("policies", f"no policy is named {policy!r}; there are {', '.join(POLICIES)}")
-        outcome = simulate(scenario, profile, POLICIES[policy](), arrivals, seed)
-        isolated = isolated_p50_ms(profile, POLICIES[policy](), arrivals, seed)
+        outcome = simulate(scenario, profile, make_policy(policy, scenario.classes), arrivals, seed)
+        alone = make_policy(policy, scenario.classes)
+        isolated = isolated_p50_ms(profile, alone, arrivals, seed, scenario.classes)
     extras = scenario.measure(outcome, profile) if scenario.measure else {}
-    return Run(figures=figures_of(outcome, isolated), extras=extras)
+    return Run(figures=figures_of(outcome, isolated, slo_ms=scenario.classes[FLASH].slo_ms), extras=extras)
 
 
 def simulate(
@@ -71,22 +69,37 @@ def simulate(
     traced: bool = False,
 ) -> Outcome:
     """Run a policy on these arrivals."""
-    return Simulation(profile, policy, arrivals, scenario.window, seed, workers=scenario.workers, traced=traced).run()
+    return Simulation(
+        profile,
+        policy,
+        arrivals,
+        scenario.window,
+        seed,
+        workers=scenario.workers,
+        traced=traced,
+        classes=scenario.classes,
+    ).run()
 
 
-def isolated_p50_ms(profile: Profile, policy: Policy, arrivals: Sequence[Arrival], seed: int) -> float | None:
+def isolated_p50_ms(
+    profile: Profile,
+    policy: Policy,
+    arrivals: Sequence[Arrival],
+    seed: int,
+    classes: tuple[ClassSettings, ...] = CLASSES,
+) -> float | None:
     """Return the median latency of the headlines one at a time in an idle engine."""
     alone = [a for a in arrivals if a.class_index == FLASH][:ALONE]
     if not alone:
         return None
     spaced = [a._replace(at_ns=(n + 1) * ALONE_GAP_NS) for n, a in enumerate(alone)]
     end = len(spaced) + 2.0
-    outcome = Simulation(profile, policy, spaced, Window(begin=0, end=end, cap=end + 60), seed).run()
+    outcome = Simulation(profile, policy, spaced, Window(begin=0, end=end, cap=end + 60), seed, classes=classes).run()
     done = sorted(job.latency_ns / NS_PER_MS for job in outcome.jobs if job.done_ns)
     return percentile(done, 50) if done else None
 
 
-def figures_of(outcome: Outcome, isolated: float | None = None) -> Figures:
+def figures_of(outcome: Outcome, isolated: float | None = None, *, slo_ms: float = CLASSES[FLASH].slo_ms) -> Figures:
     """Take the figures from a run."""
     window = outcome.window
     begin, end = int(window.begin * NS), int(window.end * NS)
@@ -101,7 +114,7 @@ def figures_of(outcome: Outcome, isolated: float | None = None) -> Figures:
     return Figures(
         flash=flash_figures(
             [j.latency_ns / NS_PER_MS for j in flash if j.done_ns],
-            SLO_MS,
+            slo_ms,
             expired=sum(1 for j in flash if j.expired_ns),
             waiting_ms=[
                 (outcome.ended_ns - j.arrival.at_ns) / NS_PER_MS for j in flash if not (j.done_ns or j.expired_ns)

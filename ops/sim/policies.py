@@ -12,6 +12,7 @@ from ops.sim.traffic import CLASSES, Arrival
 from scheduler.budgets import WorkerBudget
 from scheduler.planner import Planner
 from scheduler.work import Origin, Work
+from schemas.errors import ConfigError
 from schemas.frames import Limits, StepPolicy, StepReport
 from schemas.settings import ClassSettings, ReserveSettings, ValveSettings
 
@@ -353,10 +354,22 @@ def valve_settings(profile: Profile) -> ValveSettings:
     )
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "fcfs": lambda: SubmitAll(priorities=False),
-    "engine-priority": lambda: SubmitAll(priorities=True),
-    "article": ArticleBatcher,
-    "tapewire": lambda: Tapewire(gated=True),
-    "tapewire-no-gate": lambda: Tapewire(gated=False),
+Classes = tuple[ClassSettings, ...]
+POLICIES: dict[str, Callable[[Classes], Policy]] = {
+    "fcfs": lambda _: SubmitAll(priorities=False),
+    "engine-priority": lambda _: SubmitAll(priorities=True),
+    "article": lambda _: ArticleBatcher(),
+    "tapewire": lambda classes: Tapewire(gated=True, classes=classes),
+    "tapewire-no-gate": lambda classes: Tapewire(gated=False, classes=classes),
 }
+
+
+def make_policy(name: str, classes: Classes = CLASSES) -> Policy:
+    """Return a fresh policy for these service classes.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name not in POLICIES:
+        raise ConfigError("policies", f"no policy is named {name!r}; there are {', '.join(POLICIES)}")
+    return POLICIES[name](classes)

@@ -10,7 +10,20 @@ from statistics import fmean
 from ops.sim import article, measures
 from ops.sim.driver import Outcome, Window
 from ops.sim.profiles import Profile
-from ops.sim.traffic import BULK, FILING_TOKENS, FLASH, HEADLINE_TOKENS, NS, Arrival, filing, headline, poisson
+from ops.sim.traffic import (
+    BULK,
+    CLASSES,
+    CPU_CLASSES,
+    FILING_TOKENS,
+    FLASH,
+    HEADLINE_TOKENS,
+    NS,
+    Arrival,
+    filing,
+    headline,
+    poisson,
+)
+from schemas.settings import ClassSettings
 
 ARTICLE_SHARE = 0.15
 """Headlines among all events in the founding article's traffic."""
@@ -35,6 +48,7 @@ class Scenario:
         policies: what is compared by default.
         measure: takes from a run what the bars need beyond the figures.
         workers: the service classes of each worker; empty means all.
+        classes: the service classes of the traffic.
     """
 
     name: str
@@ -45,6 +59,7 @@ class Scenario:
     policies: tuple[str, ...] = DEFAULT_POLICIES
     measure: Measure | None = None
     workers: tuple[tuple[str, ...], ...] = ((),)
+    classes: tuple[ClassSettings, ...] = CLASSES
 
     def arrivals(self, profile: Profile, seed: int) -> list[Arrival]:
         """Return the arrivals in order of time."""
@@ -109,7 +124,9 @@ def _long_document(rng: random.Random, profile: Profile) -> list[Arrival]:
     wrap = profile.extractors["filing"]
     text = LONG_TOKENS - wrap.prompt_tokens
     document = Arrival(NS, BULK, text, wrap.max_new_tokens)
-    return [document, *(headline(rng, at) for at in poisson(rng, 5, 1.02, LONG_WINDOW.end - 2))]
+    # Far enough apart that none of them waits for another.
+    times = [int((1.02 + n * LONG_GAP + rng.uniform(0, LONG_GAP / 2)) * NS) for n in range(LONG_HEADLINES)]
+    return [document, *(headline(rng, at) for at in times)]
 
 
 def _flash_overload(rng: random.Random, profile: Profile) -> list[Arrival]:
@@ -143,6 +160,9 @@ BURST_WINDOW = Window(begin=19, end=24, cap=60)
 LOADED = 0.9
 LOADED_WINDOW = Window(begin=10, end=40, cap=120)
 LONG_TOKENS = 65_536
+LONG_GAP = 0.4
+"""Seconds; headlines come at random within the first half of each."""
+LONG_HEADLINES = 20
 LONG_WINDOW = Window(begin=0, end=12, cap=60)
 OVERLOAD = 1.1
 OVERLOAD_WINDOW = Window(begin=10, end=70, cap=240)
@@ -215,6 +235,7 @@ SCENARIOS: dict[str, Scenario] = {
             profile="cpu-smollm2",
             window=CPU_WINDOW,
             traffic=_cpu,
+            classes=CPU_CLASSES,
         ),
     )
 }

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
 from ops.bad_records import bad_records
-from schemas.settings import LimitSettings
+from producers.sample_data import sample_path
+from schemas.settings import KafkaSettings, LimitSettings, RedisSettings
+from tests.conftest import Broker
 from tests.ops.command import await_line, start, tapewire
 
 pytestmark = pytest.mark.e2e
@@ -109,3 +115,76 @@ def test_up_runs_until_ctrl_c(tmp_path: Path) -> None:
     assert out == ""
     assert running_from(run_dir) == []
     assert "scheduler_drained" in (run_dir / "scheduler.log").read_text()
+
+
+def child_pid(run_dir: Path, name: str) -> int:
+    """Return the process id that the demo's log names for a child."""
+    events = [json.loads(line) for line in (run_dir / "demo.log").read_text().splitlines()]
+    return next(int(e["pid"]) for e in events if e["event"] == "child_started" and e["child"] == name)
+
+
+def test_the_demo_survives_a_killed_worker(tmp_path: Path) -> None:
+    """After SIGKILL of the worker another one takes its place, and every event still ends."""
+    run_dir = tmp_path / "run"
+    demo = start(
+        "demo", "--engine", "sim", "--events", "100", "--rate", "20", "--json", "--run-dir", str(run_dir), cwd=tmp_path
+    )
+    await_line(demo, "demo: running")
+    os.kill(child_pid(run_dir, "worker-1"), signal.SIGKILL)
+    out, err = demo.communicate(timeout=120)
+    assert demo.returncode == 0, err
+    summary = json.loads(out)
+    assert summary["lost"] == 0
+    assert summary["signals"] + summary["expired"] == 100
+    assert "child_ended" in (run_dir / "demo.log").read_text()
+
+
+def test_up_survives_a_killed_scheduler(
+    tmp_path: Path, kafka: Broker, kafka_settings: KafkaSettings, redis_settings: RedisSettings
+) -> None:
+    """After SIGKILL of the scheduler another one takes over its partitions and its worker, and signals go on."""
+    if kafka.embedded:
+        pytest.skip("the embedded broker never drops a group member that died; set TAPEWIRE_TEST_KAFKA")
+    run_dir = tmp_path / "run"
+    env = {
+        "TAPEWIRE_KAFKA__BOOTSTRAP": kafka_settings.bootstrap,
+        "TAPEWIRE_KAFKA__TOPIC_PREFIX": kafka_settings.topic_prefix,
+        "TAPEWIRE_REDIS__URL": redis_settings.url,
+        "TAPEWIRE_LINK__ADDRESS": f"ipc://{tmp_path}/link",
+    }
+    up = start("up", "--engine", "sim", "--run-dir", str(run_dir), cwd=tmp_path, env=env)
+    pid = json.loads(await_line(up, '"child": "scheduler"'))["pid"]
+    await_line(up, "scheduler running, 1 workers")
+    os.kill(int(pid), signal.SIGKILL)
+    await_line(up, '"child_ended"')
+    sample = str(sample_path("filings"))
+    fed = tapewire("feed", "file", sample, "--limit", "5", env=env)
+    assert fed.returncode == 0, fed.stderr
+    tail = tapewire("tail", "signals", "--from-beginning", "--limit", "5", "--json", env=env)
+    assert len({json.loads(line)["event_id"] for line in tail.stdout.splitlines()}) == 5
+    up.send_signal(signal.SIGINT)
+    _, err = up.communicate(timeout=60)
+    assert up.returncode == 0, err
+    assert (run_dir / "scheduler.log").read_text().count('"scheduler_running"') == 2
+
+
+def test_a_killed_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    """SIGKILL of the demo itself takes scheduler, worker, broker and Valkey with it."""
+    run_dir = tmp_path / "run"
+    demo = start("demo", "--engine", "sim", "--json", "--run-dir", str(run_dir), cwd=tmp_path)
+    await_line(demo, "demo: running")
+    config = (run_dir / "tapewire.toml").read_text()
+    ports = [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", config)]
+    assert len(ports) >= 2
+    demo.kill()
+    demo.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while running_from(run_dir) or any(listening(port) for port in ports):
+        assert time.monotonic() < deadline, running_from(run_dir)
+        time.sleep(0.05)
+
+
+def listening(port: int) -> bool:
+    """Return whether something takes connections on a port of loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

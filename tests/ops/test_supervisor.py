@@ -15,10 +15,12 @@ from ops.supervisor import Backoff, Child, ChildError, ChildRefusedError, ChildS
 
 QUICK = Backoff(first=0.01, longest=0.05)
 SERVES = """
-import signal, sys
-signal.signal(signal.SIGTERM, lambda *_: (print("{name} stopped", flush=True), sys.exit(0)))
-print("up", flush=True)
-signal.pause()
+import os, signal
+def stop(*_):
+    os.write(1, b"{name} stopped\\n")  # not print: the signal may come in the middle of one
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+os.write(1, b"up\\n")
 while True: signal.pause()
 """
 PARENT = """

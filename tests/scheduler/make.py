@@ -8,21 +8,33 @@ from typing import Any
 
 import workers
 from scheduler.budgets import WorkerBudget
-from scheduler.work import Headers, Origin, Original, Work
+from scheduler.work import Origin, Original, Work
+from schemas.codec import encode_json
 from schemas.frames import PROTOCOL_VERSION, EngineInfo, Extractor, Hello, Limits, pack_tokens
 from schemas.identity import tokenizer_hash
+from schemas.records import NewsEvent
 from schemas.settings import ClassSettings, ReserveSettings
 
 TOKENIZER = (Path(workers.__file__).parent / "sim_tokenizer.json").read_bytes()
 """A byte-level tokenizer with special tokens, as a worker with the simulated engine sends it."""
 TOKENIZER_HASH = tokenizer_hash(TOKENIZER)
 
-EVENT_TIME_NS = 1_800_000_000_000_000_000
+EVENT_TIME_NS = 1_700_000_000_000_000_000
 MILLISECOND = 1_000_000
 CLASSES = (
     ClassSettings(name="flash", slo_ms=150, toxic_ms=250, extractor="headline"),
     ClassSettings(name="standard", slo_ms=1000, extractor="headline"),
     ClassSettings(name="bulk", slo_ms=5000, extractor="filing"),
+)
+RECORD = encode_json(
+    NewsEvent(
+        event_id="wire:story:1",
+        source="wire",
+        headline="Acme raises its guidance",
+        received_at_ns=EVENT_TIME_NS,
+        published_at_ns=EVENT_TIME_NS - MILLISECOND,
+        instruments=["ACME"],
+    )
 )
 
 _offsets = itertools.count()
@@ -82,11 +94,10 @@ def work(
     deadline_ns: int | None = None,
     toxic_ns: int = 0,
     event_id: str = "wire:story:1",
-    value: bytes = b"{}",
-    headers: Headers = (),
+    original: Original | None = None,
     origin: Origin | None = None,
 ) -> Work:
-    """Return queued-to-be work; offsets and event ids are its own unless given."""
+    """Return queued-to-be work of a news event; its offset is its own unless given."""
     offset = next(_offsets)
     return Work(
         origin=origin or Origin("test.news", 0, offset, 1),
@@ -98,7 +109,7 @@ def work(
         event_time_ns=EVENT_TIME_NS,
         deadline_ns=EVENT_TIME_NS + 150 * MILLISECOND if deadline_ns is None else deadline_ns,
         toxic_ns=toxic_ns,
-        record=Original(b"story", value, headers).packed(),
+        record=(original or Original(b"story", RECORD, ())).packed(),
         appended_ns=EVENT_TIME_NS + MILLISECOND,
         consumed_ns=EVENT_TIME_NS + 2 * MILLISECOND,
         queued_ns=EVENT_TIME_NS + 3 * MILLISECOND,

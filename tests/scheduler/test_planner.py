@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scheduler.planner import Plan, Planner
+from scheduler.queues import GRAIN_NS
 from scheduler.work import State, Work
 from schemas.frames import unpack_tokens
 from schemas.settings import ReserveSettings
@@ -10,6 +11,9 @@ from tests.scheduler import make
 
 FLASH, STANDARD, BULK = range(3)
 T0 = make.EVENT_TIME_NS
+SOON = (T0 // GRAIN_NS + 1000) * GRAIN_NS
+"""A deadline that any plan at T0 can meet."""
+TOXIC = T0 + 20_000_000_000
 
 
 def _planner(*workers: str, **limits: int) -> Planner:
@@ -31,8 +35,11 @@ def _order(plan: Plan) -> list[Work]:
 def test_classes_go_in_strict_order() -> None:
     """However late its deadline, more urgent work goes before anything less urgent."""
     planner = _planner("w1")
-    bulk, standard = make.work(BULK, deadline_ns=1), make.work(STANDARD, deadline_ns=2)
-    flash = make.work(FLASH, deadline_ns=3)
+    bulk, standard = (
+        make.work(BULK, deadline_ns=SOON + 1 * GRAIN_NS),
+        make.work(STANDARD, deadline_ns=SOON + 2 * GRAIN_NS),
+    )
+    flash = make.work(FLASH, deadline_ns=SOON + 3 * GRAIN_NS)
     _add(planner, bulk, standard, flash)
     assert _order(planner.plan(T0)) == [flash, standard, bulk]
 
@@ -40,7 +47,7 @@ def test_classes_go_in_strict_order() -> None:
 def test_the_earliest_deadline_goes_first_inside_a_class() -> None:
     """Order of arrival decides between equal deadlines only."""
     planner = _planner("w1", max_num_seqs=8)
-    late, early, early_too = (make.work(deadline_ns=d) for d in (9, 5, 5))
+    late, early, early_too = (make.work(deadline_ns=SOON + d * GRAIN_NS) for d in (9, 5, 5))
     _add(planner, late, early, early_too)
     assert _order(planner.plan(T0)) == [early, early_too, late]
 
@@ -48,7 +55,11 @@ def test_the_earliest_deadline_goes_first_inside_a_class() -> None:
 def test_nothing_less_urgent_passes_urgent_work_that_does_not_fit() -> None:
     """A worker that cannot take the most urgent waiting work gets nothing less urgent either."""
     planner = _planner("w1", max_num_seqs=1)
-    first, second, bulk = make.work(deadline_ns=1), make.work(deadline_ns=2), make.work(BULK)
+    first, second, bulk = (
+        make.work(deadline_ns=SOON + 1 * GRAIN_NS),
+        make.work(deadline_ns=SOON + 2 * GRAIN_NS),
+        make.work(BULK),
+    )
     _add(planner, first, second, bulk)
     assert _order(planner.plan(T0)) == [first]
     assert _order(planner.plan(T0)) == []
@@ -73,7 +84,7 @@ def test_less_urgent_work_leaves_the_reserve_free() -> None:
 def test_work_spreads_to_the_less_loaded_worker() -> None:
     """Of two workers that both have room, the one whose next step is emptier gets the work."""
     planner = _planner("w1", "w2")
-    _add(planner, *(make.work(deadline_ns=i, tokens=100) for i in range(4)))
+    _add(planner, *(make.work(deadline_ns=SOON + i * GRAIN_NS, tokens=100) for i in range(4)))
     assert [worker for _, worker in planner.plan(T0).dispatches] == ["w1", "w2", "w1", "w2"]
 
 
@@ -145,23 +156,26 @@ def test_a_long_text_goes_to_the_worker_that_can_hold_it() -> None:
 def test_queued_work_expires_at_its_toxic_age() -> None:
     """Waiting work is kept up to the last nanosecond before its toxic time and expires in it, never to run."""
     planner = _planner()
-    work = make.work(toxic_ns=T0 + 250)
+    work = make.work(toxic_ns=TOXIC)
     planner.add(work)
-    assert planner.next_expiry_ns() == T0 + 250
-    assert planner.plan(T0 + 249) == Plan()
-    assert planner.plan(T0 + 250).expired == [work]
+    assert planner.next_expiry_ns() == TOXIC
+    assert planner.plan(TOXIC - 1) == Plan()
+    assert planner.plan(TOXIC).expired == [work]
     planner.add_worker("w1", make.budget())
-    assert planner.plan(T0 + 251) == Plan()
+    assert planner.plan(TOXIC + 1) == Plan()
     assert (planner.total_queued, planner.next_expiry_ns()) == (0, None)
 
 
 def test_running_work_expires_with_an_abort_and_frees_its_budget() -> None:
     """At its toxic age running work is aborted at its worker, and its place is free in the same plan."""
     planner = _planner("w1", max_num_seqs=1)
-    work, waiting = make.work(toxic_ns=T0 + 250, deadline_ns=1), make.work(deadline_ns=2)
+    work, waiting = (
+        make.work(toxic_ns=TOXIC, deadline_ns=SOON + 1 * GRAIN_NS),
+        make.work(deadline_ns=SOON + 2 * GRAIN_NS),
+    )
     _add(planner, work, waiting)
     planner.plan(T0)
-    plan = planner.plan(T0 + 250)
+    plan = planner.plan(TOXIC)
     assert plan.aborts == [("w1", work.request_id)]
     assert plan.expired == [work]
     assert _order(plan) == [waiting]
@@ -171,18 +185,18 @@ def test_running_work_expires_with_an_abort_and_frees_its_budget() -> None:
 def test_finished_work_does_not_expire() -> None:
     """An answer in time ends the matter: nothing expires afterwards."""
     planner = _planner("w1")
-    work = make.work(toxic_ns=T0 + 250)
+    work = make.work(toxic_ns=TOXIC)
     planner.add(work)
     planner.plan(T0)
     assert planner.finish("w1", work.request_id) is work
     assert planner.next_expiry_ns() is None
-    assert planner.plan(T0 + 300) == Plan()
+    assert planner.plan(TOXIC + 50) == Plan()
 
 
 def test_requeued_work_keeps_deadline_and_expiry() -> None:
     """Work whose worker died goes back to its place by deadline, under a new request id, and still expires in time."""
     planner = _planner("w1", max_num_seqs=1)
-    work, later = make.work(deadline_ns=1, toxic_ns=T0 + 250), make.work(deadline_ns=2)
+    work, later = make.work(deadline_ns=SOON + 1 * GRAIN_NS, toxic_ns=TOXIC), make.work(deadline_ns=SOON + 2 * GRAIN_NS)
     _add(planner, work, later)
     planner.plan(T0)
     first_id = work.request_id
@@ -191,20 +205,20 @@ def test_requeued_work_keeps_deadline_and_expiry() -> None:
     planner.add(lost)
     planner.add_worker("w2", make.budget(max_num_seqs=1))
     assert planner.plan(T0 + 1).dispatches == [(work, "w2")]
-    assert (work.deadline_ns, work.runs) == (1, 2)
+    assert (work.deadline_ns, work.runs) == (SOON + 1 * GRAIN_NS, 2)
     assert work.request_id != first_id
-    assert planner.plan(T0 + 250).expired == [work]
+    assert planner.plan(TOXIC).expired == [work]
 
 
 def test_work_of_a_dead_worker_that_is_not_requeued_is_done() -> None:
     """What the caller ends instead of requeueing (a quarantine) does not expire a second time later."""
     planner = _planner("w1")
-    work = make.work(toxic_ns=T0 + 250)
+    work = make.work(toxic_ns=TOXIC)
     planner.add(work)
     planner.plan(T0)
     assert planner.remove_worker("w1") == [work]
     assert planner.next_expiry_ns() is None
-    assert planner.plan(T0 + 250) == Plan()
+    assert planner.plan(TOXIC) == Plan()
 
 
 def test_a_worker_that_left_takes_its_in_flight_count_along() -> None:
@@ -237,7 +251,10 @@ def test_frames_about_unknown_requests_change_nothing() -> None:
 def test_the_end_of_a_prefill_makes_room() -> None:
     """Step tokens of a finished prefill let the next prompt in before the first one is done."""
     planner = _planner("w1", max_num_batched_tokens=256)
-    first, second = make.work(BULK, tokens=1000, deadline_ns=1), make.work(BULK, tokens=200, deadline_ns=2)
+    first, second = (
+        make.work(BULK, tokens=1000, deadline_ns=SOON + 1 * GRAIN_NS),
+        make.work(BULK, tokens=200, deadline_ns=SOON + 2 * GRAIN_NS),
+    )
     _add(planner, first, second)
     assert _order(planner.plan(T0)) == [first]
     planner.prefilled("w1", first.request_id)
@@ -247,7 +264,7 @@ def test_the_end_of_a_prefill_makes_room() -> None:
 def test_dropped_work_never_runs() -> None:
     """Work of a partition that went elsewhere leaves the queues; what runs is left alone."""
     planner = _planner("w1", max_num_seqs=1)
-    running, gone, stays = (make.work(deadline_ns=i, toxic_ns=T0 + 250) for i in range(3))
+    running, gone, stays = (make.work(deadline_ns=SOON + i * GRAIN_NS, toxic_ns=TOXIC) for i in range(3))
     _add(planner, running, gone, stays)
     planner.plan(T0)
     assert planner.drop_queued(lambda w: w is not stays) == [gone]
@@ -255,14 +272,14 @@ def test_dropped_work_never_runs() -> None:
     assert planner.in_flight_work() == [running]
     planner.finish("w1", running.request_id)
     assert _order(planner.plan(T0)) == [stays]
-    assert planner.plan(T0 + 250).expired == [stays]
+    assert planner.plan(TOXIC).expired == [stays]
 
 
 def test_request_ids_start_where_they_are_told() -> None:
     """Ids rise from the given start, so that those of two lives of a scheduler never meet."""
     planner = Planner(make.CLASSES, first_request_id=1000)
     planner.add_worker("w1", make.budget())
-    works = [make.work(deadline_ns=i) for i in range(3)]
+    works = [make.work(deadline_ns=SOON + i * GRAIN_NS) for i in range(3)]
     _add(planner, *works)
     planner.plan(T0)
     ids = [w.request_id for w in works]

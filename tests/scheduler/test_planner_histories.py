@@ -11,12 +11,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from scheduler.budgets import WorkerBudget
 from scheduler.planner import Plan, Planner
+from scheduler.queues import GRAIN_NS
 from scheduler.work import State, Work
 from schemas.settings import ReserveSettings
 from tests.scheduler import make
 
 T0 = make.EVENT_TIME_NS
 HORIZON = 1000
+"""The longest deadline or toxic age, in milliseconds: engine steps take about twenty of them."""
+MILLISECOND = make.MILLISECOND
 RESERVE = ReserveSettings(step_tokens=128, kv_fraction=0.1, seqs=1)
 
 
@@ -48,6 +51,8 @@ def _shown(plan: Plan) -> Any:
         [(w.event_id, worker, w.request_id) for w, worker in plan.dispatches],
         [w.event_id for w in plan.expired],
         plan.aborts,
+        [w.event_id for w in plan.revoked],
+        plan.policies,
     )
 
 
@@ -77,10 +82,15 @@ class PlannerMachine(RuleBasedStateMachine):
     )
     def add(self, class_index: int, tokens: int, deadline: int, toxic: int, count: int) -> None:
         """Events arrive together, and a plan is made as the service does."""
-        toxic_ns = self.now + toxic if toxic else 0
+        toxic_ns = self.now + toxic * MILLISECOND if toxic else 0
         for _ in range(count):
             self.queued.add(
-                self.twin.add(class_index=class_index, tokens=tokens, deadline_ns=T0 + deadline, toxic_ns=toxic_ns)
+                self.twin.add(
+                    class_index=class_index,
+                    tokens=tokens,
+                    deadline_ns=self.now + deadline * MILLISECOND,
+                    toxic_ns=toxic_ns,
+                )
             )
         self.plan(0)
 
@@ -104,17 +114,22 @@ class PlannerMachine(RuleBasedStateMachine):
     @rule(passed=st.integers(0, HORIZON // 4))
     def plan(self, passed: int) -> None:
         """Time passes and a plan is made."""
-        self.now += passed
+        self.now += passed * MILLISECOND
         plan, mirrored = self.twin.planner.plan(self.now), self.twin.mirror.plan(self.now)
         assert _shown(plan) == _shown(mirrored)
-        aborts = [(self.flying[int(w.event_id)], w.request_id) for w in plan.expired if int(w.event_id) in self.flying]
-        assert plan.aborts == aborts
+        late = [(self.flying[int(w.event_id)], w.request_id) for w in plan.expired if int(w.event_id) in self.flying]
+        assert plan.aborts[: len(late)] == late
         for work in plan.expired:
-            number = int(work.event_id)
-            assert 0 < work.toxic_ns <= self.now
-            self._ends(number)
-        classes = [work.class_index for work, _ in plan.dispatches]
-        assert classes == sorted(classes)
+            # Urgent work may be given up before its toxic age, when no engine can be done with it by then.
+            assert work.toxic_ns
+            assert work.class_index == 0 or work.toxic_ns <= self.now
+            self._ends(int(work.event_id))
+        assert [worker for worker, _ in plan.aborts[len(late) :]] == [
+            self.flying[int(w.event_id)] for w in plan.revoked
+        ]
+        for work in plan.revoked:
+            assert work.class_index != 0
+            self._waits_again(int(work.event_id))
         for work, worker_id in plan.dispatches:
             number = int(work.event_id)
             assert number in self.queued, "dispatched what was not waiting"
@@ -124,7 +139,9 @@ class PlannerMachine(RuleBasedStateMachine):
             self.dispatched[number] += 1
         for index in range(3):
             firsts = [w for w, _ in plan.dispatches if w.class_index == index]
-            assert firsts == sorted(firsts, key=lambda w: (w.deadline_ns, w.sequence))
+            assert firsts == sorted(
+                firsts, key=lambda w: (w.late, w.deadline_ns // GRAIN_NS, w.token_count, w.sequence)
+            )
 
     def _ends(self, number: int) -> None:
         self.queued.discard(number)
@@ -161,6 +178,9 @@ class PlannerMachine(RuleBasedStateMachine):
         self.twin.planner.add(self.twin.works[number])
         self.twin.mirror.add(self.twin.mirrored[number])
         assert self.twin.works[number].deadline_ns == deadline
+        self._waits_again(number)
+
+    def _waits_again(self, number: int) -> None:
         self.flying.pop(number)
         self.queued.add(number)
         self.requeued[number] += 1

@@ -12,7 +12,7 @@ import pytest
 from ops.embedded import free_port
 from ops.topics import DEAD_LETTER_BYTES
 from scheduler.errors import PublishError
-from scheduler.publisher import MAX_BATCH_BYTES, Publisher
+from scheduler.publisher import MAX_BATCH_BYTES, OutHeaders, Publisher
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
 from tests.conftest import Broker
@@ -29,13 +29,13 @@ async def _publisher(kafka: KafkaSettings) -> AsyncIterator[tuple[Publisher, lis
     try:
         yield publisher, receipts
     finally:
-        await publisher.stop(5.0)
+        await publisher.stop()
 
 
 async def test_a_record_arrives_as_it_was_given(kafka_settings: KafkaSettings) -> None:
     """Key, value and headers arrive untouched, and the receipt comes back once."""
     topic = kafka_settings.topics.signals
-    headers = [("a", b"1"), ("b", b"2"), ("empty", b"")]
+    headers: OutHeaders = [("a", b"1"), ("b", b"2"), ("empty", b"")]
     async with _publisher(kafka_settings) as (publisher, receipts):
         publisher.publish(topic, b"key", b"value \x00\xff", headers, "receipt")
         assert publisher.pending == 1
@@ -129,7 +129,7 @@ async def test_an_unreachable_broker_is_named_at_start() -> None:
         await publisher.start()
     assert caught.value.setting == "kafka.bootstrap"
     assert settings.bootstrap in str(caught.value)
-    await publisher.stop(0)
+    await publisher.stop()
 
 
 async def test_what_cannot_be_published_is_heard_of(kafka_settings: KafkaSettings) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.queues import DeadlineQueue
+from scheduler.queues import GRAIN_NS, DeadlineQueue
 from scheduler.work import State, Work
 from tests.scheduler import make
 
@@ -17,7 +17,7 @@ def _queue(deadlines: list[int]) -> tuple[DeadlineQueue, list[Work]]:
     queue = DeadlineQueue()
     added = []
     for sequence, deadline in enumerate(deadlines):
-        work = make.work(deadline_ns=deadline)
+        work = make.work(deadline_ns=deadline * GRAIN_NS)
         work.sequence = sequence
         queue.push(work)
         added.append(work)
@@ -38,6 +38,17 @@ def test_takes_the_earliest_deadline_and_ties_in_order_of_arrival(deadlines: lis
     """Whatever the order of arrival, work leaves by deadline, and equal deadlines first in, first out."""
     queue, added = _queue(deadlines)
     assert _taken(queue) == sorted(added, key=lambda w: (w.deadline_ns, w.sequence))
+
+
+def test_inside_a_burst_the_shortest_goes_first() -> None:
+    """Deadlines within the same ten milliseconds are one burst; across bursts the deadline decides."""
+    queue = DeadlineQueue()
+    shapes = [(0, 50), (GRAIN_NS - 1, 20), (GRAIN_NS, 5), (3, 20)]
+    for sequence, (deadline, tokens) in enumerate(shapes):
+        work = make.work(deadline_ns=deadline, tokens=tokens)
+        work.sequence = sequence
+        queue.push(work)
+    assert [w.sequence for w in _taken(queue)] == [1, 3, 0, 2]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1), st.randoms(use_true_random=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.room import MEBIBYTE, RESUME_BELOW, Room
-from scheduler.work import Origin, Work
+from scheduler.work import Origin, Original, Work
 from schemas.settings import SchedulerSettings
 from tests.scheduler import make
 
@@ -15,7 +15,7 @@ def _room(max_queued: int = 8, max_queued_mb: float = 64) -> Room:
 
 
 def _work(topic: str = NEWS, size: int = 2) -> Work:
-    return make.work(origin=Origin(topic, 0, 0, 1), value=b"x" * size)
+    return make.work(origin=Origin(topic, 0, 0, 1), original=Original(None, b"x" * size, ()))
 
 
 def test_pauses_at_the_limit_and_resumes_below_three_quarters() -> None:
@@ -39,7 +39,7 @@ def test_pauses_at_the_limit_and_resumes_below_three_quarters() -> None:
 def test_bytes_count_as_well() -> None:
     """A few large records fill the room that many small ones would leave."""
     room = _room(max_queued=1000, max_queued_mb=1)
-    works = [_work(size=MEBIBYTE // 4) for _ in range(3)]
+    works = [_work(size=MEBIBYTE // 6) for _ in range(3)]
     for work in works:
         room.enter(work)
     assert not room.has_room(NEWS)

@@ -1,43 +1,42 @@
-"""Work: stamps, stages, and what a requeue forgets."""
+"""Work: the packed original, stamps, stages, and what a requeue forgets."""
 
 from __future__ import annotations
 
-from scheduler.work import Original, Source, read_source
+import pytest
+
+from scheduler.work import Original, read_source
 from schemas.enums import Stage
 from tests.scheduler import make
 
-SOURCE = Source(received_at_ns=make.EVENT_TIME_NS, published_at_ns=make.EVENT_TIME_NS - make.MILLISECOND)
+SOURCE = read_source(make.RECORD)
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        Original(b"key", b"value \x00\xff", (("a", b"1"), ("a", b""))),
+        Original(None, b"", ()),
+        Original(b"", b"v", (("null", None), ("", b"x"))),
+    ],
+)
+def test_the_original_record_comes_back_untouched(original: Original) -> None:
+    """Key, value and headers survive being packed; Kafka allows header values that are null."""
+    assert make.work(original=original).original() == original
 
 
 def test_stamps_hold_the_stages_that_were_reached_in_order() -> None:
     """Stages that were not reached are left out, and the last one reached is the stage."""
     work = make.work()
-    assert list(work.stamps(SOURCE)) == [Stage.PUBLISHED, Stage.RECEIVED, Stage.APPENDED, Stage.CONSUMED, Stage.QUEUED]
+    stages = [Stage.PUBLISHED, Stage.RECEIVED, Stage.APPENDED, Stage.CONSUMED, Stage.QUEUED]
+    assert list(work.stamps(SOURCE)) == stages
     assert work.stage() is Stage.QUEUED
     work.dispatched_ns = work.queued_ns + 1
     assert work.stage() is Stage.DISPATCHED
-
-
-def test_the_stage_is_by_order_and_not_by_time() -> None:
-    """A broker clock that runs ahead does not make a queued event look as if it had only been appended."""
-    work = make.work()
-    work.appended_ns = work.queued_ns + 10**12
-    assert work.stage() is Stage.QUEUED
-
-
-def test_the_original_record_comes_back_as_it_was() -> None:
-    """Key, value and headers survive packing byte for byte, an absent key included."""
-    for key in (b"story", None):
-        original = Original(key, b"\x00\xff value", (("name", b"\xff"), ("name", b"")))
-        work = make.work()
-        work.record = original.packed()
-        assert work.original() == original
-
-
-def test_the_source_is_read_from_either_kind_of_event() -> None:
-    """What an outcome needs is found in news and in filings, unknown fields aside."""
-    filing = read_source(b'{"accession":"1","accepted_at_ns":5,"received_at_ns":6,"instruments":["A"],"version":2}')
-    assert filing == Source(version=2, instruments=["A"], accepted_at_ns=5, received_at_ns=6)
+    work.engine_started_ns = work.first_token_ns = work.queued_ns + 2
+    assert work.stage() is Stage.FIRST_TOKEN
+    work.completed_ns = work.queued_ns + 3
+    assert work.stage() is Stage.COMPLETED
+    assert list(work.stamps(SOURCE)) == list(Stage)[:-1]
 
 
 def test_a_requeue_forgets_the_run_and_keeps_the_rest() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.frames import Limits
+from schemas.frames import Limits, StepPolicy
 from workers.sim_core import Produced, Sequence, SimCore, Step
+from workers.step_gate import StepGate
 
 LIMITS = Limits(
     max_model_len=256,
@@ -170,3 +171,80 @@ def test_what_can_never_run_does_not_fit() -> None:
     small = SimCore(Limits(**{**{f: getattr(LIMITS, f) for f in LIMITS.__struct_fields__}, "kv_blocks": 3}))
     assert small.fits(47, 1, 0)
     assert not small.fits(48, 1, 0)
+
+
+def test_a_step_may_be_scheduled_before_the_one_ahead_has_run() -> None:
+    """Scheduling one step ahead gives the same results in the same number of steps, one step later."""
+
+    def run(ahead: int) -> tuple[list[int], int]:
+        core = SimCore(LIMITS)
+        for request_id in range(3):
+            core.add(make(request_id, prompt=40 + request_id, output=5))
+        waiting: list[Step] = []
+        finished: list[int] = []
+        steps = 0
+        while True:
+            while len(waiting) <= ahead and (planned := core.schedule()) is not None:
+                waiting.append(planned)
+            if not waiting:
+                return finished, steps
+            finished += core.apply(waiting.pop(0)).finished
+            steps += 1
+
+    assert run(0) == run(1)
+
+
+def test_an_aborted_prompt_comes_back_from_the_prefix_cache() -> None:
+    """A prompt that was aborted half way and returns computes only what its whole blocks do not hold."""
+    core = SimCore(LIMITS)
+    for request_id, content in ((1, "a"), (2, "b"), (3, "a")):
+        sequence = make(request_id, prompt=100)
+        sequence.content = content
+        core.add(sequence)
+        planned, _ = step(core)
+        if request_id < 3:
+            assert planned.prefill_tokens == 64
+            core.abort([request_id])
+    assert planned.prefill_tokens == 100 - 64
+
+
+def test_blocks_of_an_aborted_prompt_are_overwritten_in_the_end() -> None:
+    """Once as many blocks were allocated as were free, nothing of the prompt is left."""
+    core = SimCore(LIMITS)
+    first = make(1, prompt=100)
+    first.content = "a"
+    core.add(first)
+    step(core)
+    core.abort([1])
+    for request_id in range(2, 12):
+        core.add(make(request_id, prompt=60))
+        step(core)
+    again = make(99, prompt=100)
+    again.content = "a"
+    core.add(again)
+    planned, _ = step(core)
+    assert planned.prefill_tokens == 64
+
+
+def test_the_gate_lets_urgent_work_pass_running_prefills() -> None:
+    """With the step gate an urgent request gets its tokens first, and running prefills what its deadline leaves."""
+    policy = StepPolicy(
+        lower_step_tokens=48,
+        step_seconds=0.001,
+        prefill_token_seconds=0.0001,
+        decode_seconds=0.0001,
+        kv_token_seconds=0.0,
+    )
+    core = SimCore(LIMITS, gate=StepGate(LIMITS.max_num_batched_tokens), policy=policy)
+    core.add(make(1, prompt=200, priority=1))
+    core.add(make(2, prompt=200, priority=1))
+    planned, _ = step(core)
+    assert planned.prefill_tokens == 48  # the valve, though the step holds 64
+    urgent = make(3, prompt=20)
+    urgent.deadline_ns = 9_000_000
+    core.add(urgent)
+    planned = core.schedule(starts_ns=0) or Step()
+    assert [s.request_id for s, _, _ in planned.work] == [3]
+    assert core.apply(planned).finished == [3]
+    planned, _ = step(core)
+    assert planned.prefill_tokens == 48

@@ -1,0 +1,1 @@
+"""Tests of the simulator, the benchmarks built on it, and the capacity model."""
