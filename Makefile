@@ -40,6 +40,7 @@ named-model:
 demo: named-model install ## install, then the whole path on sample events with a live table
 	@case "$(ENGINE):$(MODEL)" in \
 		sim:*) set -- --engine sim ;; \
+		gpu:*) set -- --engine gpu --model "$(MODEL)" ;; \
 		*:) set -- --engine vllm ;; \
 		*) set -- --engine vllm --model "$(MODEL)" ;; \
 	esac; exec $(BIN)/tapewire demo "$$@" $(DEMO_FLAGS)

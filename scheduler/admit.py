@@ -24,6 +24,8 @@ from schemas.topics import Topics
 MILLISECOND = 1_000_000
 CLOCK_GRAIN_NS = MILLISECOND - 1
 """Kafka's timestamps are whole milliseconds: an event received in the same one is not ahead of its own append."""
+MOST_KILLED = 10_000
+"""Killed events that are remembered. One matters only while its story is queued or running, seconds as a rule."""
 SMALL_BATCH_CHARS = 2_000
 """Texts of this size together are tokenised at once: less work than a round trip through the thread."""
 
@@ -54,6 +56,9 @@ class Admission:
         self._ledger = ledger
         self._outcomes = outcomes
         self._queue = queue
+        self.killed: dict[str, None] = {}
+        """Event ids that their source took back, oldest first: what is still running for them must not become a signal
+        after its own retraction."""
         # One thread: tokenising two batches at once would only let them overtake each other.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 
@@ -114,6 +119,11 @@ class Admission:
                 )
             )
 
+    def _remember_killed(self, event_id: str) -> None:
+        self.killed[event_id] = None
+        if len(self.killed) > MOST_KILLED:
+            del self.killed[next(iter(self.killed))]
+
     def close(self) -> None:
         """Let the tokenising thread go."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -130,6 +140,8 @@ class Admission:
             self._outcomes.dead_record(origin, original, error.kind, error.field, error.reason)
             return None
         if isinstance(event, NewsEvent) and event.status is NewsStatus.KILLED:
+            if event.supersedes:
+                self._remember_killed(event.supersedes)
             self._outcomes.retraction(event, origin, headers, _first_stamps(event, record, consumed))
             return None
         return event

@@ -7,6 +7,7 @@ consumer with filings would wait for filings; and a rebalance of one group canno
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -104,14 +105,18 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         )
         self._client.subscribe([self.topic], listener=self)
         try:
-            await asyncio.wait_for(self._client.start(), 3 * self._kafka.connect_seconds)
+            async with asyncio.timeout(3 * self._kafka.connect_seconds):
+                await self._client.start()
+        except asyncio.CancelledError:
+            await self._close()
+            raise
         except UnknownTopicOrPartitionError:
-            await self._client.stop()
+            await self._close()
             raise UnavailableError(
                 f"topic {self.topic}", "kafka.topic_prefix", "it does not exist; run: tapewire topics create"
             ) from None
         except (KafkaError, TimeoutError, OSError) as error:
-            await self._client.stop()
+            await self._close()
             reason = str(error) or "no answer"
             raise UnavailableError(f"Kafka at {self._kafka.bootstrap}", "kafka.bootstrap", reason) from None
 
@@ -127,7 +132,9 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
                 # Its own timeout, never a wait_for: a cancelled getmany() disables aiokafka's poll watchdog for good.
                 fetched = await self._client.getmany(timeout_ms=FETCH_TIMEOUT_MS, max_records=MAX_RECORDS)
             except NoOffsetForPartitionError as error:
-                await self._client.seek_to_beginning(*error.args)  # this group has never read that partition
+                # This group has never read that partition; by now it may belong to another member.
+                with contextlib.suppress(IllegalStateError):
+                    await self._client.seek_to_beginning(*error.args)
                 continue
             except OffsetOutOfRangeError as error:
                 raise OffsetsLostError(
@@ -156,6 +163,9 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
     async def stop(self) -> None:
         """Commit what is finished and leave the group."""
         await self.commit(STOP_SECONDS)
+        await self._close()
+
+    async def _close(self) -> None:
         leaving = asyncio.ensure_future(self._client.stop())
         await asyncio.wait([leaving], timeout=STOP_SECONDS)
         leaving.cancel()

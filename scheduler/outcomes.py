@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import structlog
@@ -85,6 +87,19 @@ class Outcomes:
         self._publisher = publisher
         self._topics = topics
         self._stats = stats
+        self._unconfirmed: Counter[tuple[str, int]] = Counter()
+
+    def unconfirmed(self, partitions: Iterable[tuple[str, int]]) -> int:
+        """Return how many outcomes of these input partitions Kafka has not confirmed yet."""
+        return sum(self._unconfirmed[partition] for partition in partitions)
+
+    def confirmed(self, receipt: Receipt) -> None:
+        """Count a confirmation."""
+        self._unconfirmed[receipt.origin[:2]] -= 1
+
+    def _publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
+        self._unconfirmed[receipt.origin[:2]] += 1
+        self._publisher.publish(topic, key, value, headers, receipt)
 
     def signal(self, work: Work, result: Result, engine: EngineInfo, prompt_version: str) -> None:
         """Publish what the model said about an event."""
@@ -123,7 +138,7 @@ class Outcomes:
         key = (source.instruments[0] if source.instruments else work.event_id).encode()
         receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
         headers = _headers(work.event_id, original.headers)
-        self._publisher.publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+        self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
 
     def expired(self, work: Work, now: int, reason: str) -> None:
         """Publish that an event was not worth running any more."""
@@ -150,7 +165,7 @@ class Outcomes:
         )
         receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
         headers = _headers(work.event_id, original.headers)
-        self._publisher.publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
+        self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
     def retraction(self, event: NewsEvent, origin: Origin, headers: Headers, stamps: Stamps) -> None:
         """Publish that what was said about a killed story no longer holds; no engine is asked."""
@@ -191,7 +206,7 @@ class Outcomes:
         )
         key = (event.instruments[0] if event.instruments else event.event_id).encode()
         out = _headers(event.event_id, headers)
-        self._publisher.publish(self._topics.signals, key, encode_json(signal), out, Receipt(origin, entry))
+        self._publish(self._topics.signals, key, encode_json(signal), out, Receipt(origin, entry))
 
     def dead_work(self, work: Work, kind: str, message: str) -> None:
         """Publish an event that was decoded and classified but cannot be answered."""
@@ -238,7 +253,7 @@ class Outcomes:
             added.append((HEADER_TRUNCATED_FROM, str(len(original.value)).encode()))
         key, value, headers = cut or original
         kept = [h for h in headers if h[0] not in ERROR_HEADERS]
-        self._publisher.publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
+        self._publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
 
     def _receipt(self, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool) -> Receipt:
         entry = StampEntry(

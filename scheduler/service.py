@@ -108,15 +108,21 @@ class Scheduler:
             await self._stamps.start()
             self._state = "waiting_for_worker"
             log.info("scheduler_waiting_for_worker", scheduler=self._settings.id)
-            if await _ready_before(self._workers.ready, stop):
+            ready = asyncio.ensure_future(self._workers.ready.wait())
+            if await _done_before(ready, stop) and not stop.is_set():
                 await self._work(stop)
+            ready.cancel()
         finally:
             await self._close()
 
     async def _work(self, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        for intake in self._intakes:
-            await intake.start()
+        joined = loop.create_task(self._join())
+        # A group that is in a rebalance lets nobody in for a while, and a stop must not wait for that.
+        if not await _done_before(joined, stop):
+            joined.cancel()
+            await asyncio.gather(joined, return_exceptions=True)
+            return
         gc.collect()
         gc.freeze()  # what is here now stays; without this every full collection walks it
         self._state = "running"
@@ -147,6 +153,15 @@ class Scheduler:
             await self._publisher.flush(FLUSH_SECONDS)
             await asyncio.gather(*(intake.stop() for intake in self._intakes))
             log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
+
+    async def _join(self) -> None:
+        starts = [asyncio.ensure_future(intake.start()) for intake in self._intakes]
+        try:
+            await asyncio.gather(*starts)
+        finally:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
 
     async def _close(self) -> None:
         if self._expiry_timer is not None:
@@ -181,7 +196,9 @@ class Scheduler:
         for work in self._planner.drop_queued(lambda w: w.origin[:2] in partitions):
             self._room.leave(work)
         deadline = time.monotonic() + timeout
-        while any(w.origin[:2] in partitions for w in self._planner.in_flight_work()) or self._publisher.pending:
+        while self._outcomes.unconfirmed(partitions) or any(
+            w.origin[:2] in partitions for w in self._planner.in_flight_work()
+        ):
             if time.monotonic() >= deadline:
                 return False
             await asyncio.sleep(POLL_SECONDS)
@@ -281,6 +298,9 @@ class Scheduler:
             self._stats.stale_outcomes += 1
             return
         now = time.time_ns()
+        if work.event_id in self._admission.killed:
+            self._outcomes.expired(work, now, "killed by its source before it was answered")
+            return
         if work.toxic_ns and now > work.toxic_ns:
             self._outcomes.expired(work, now, "answered after its class's toxic age")
             return
@@ -321,6 +341,7 @@ class Scheduler:
     def _confirmed(self, receipts: list[object]) -> None:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
             self._ledger.finish(receipt.origin)
             if receipt.entry is not None:
                 self._stamps.add(receipt.entry)
@@ -353,10 +374,12 @@ class Scheduler:
         )
 
 
-async def _ready_before(ready: asyncio.Event, stop: asyncio.Event) -> bool:
-    """Wait for either event; return whether it was not ``stop``."""
-    tasks = [asyncio.ensure_future(event.wait()) for event in (ready, stop)]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    return not stop.is_set()
+async def _done_before(wanted: asyncio.Future[Any], stop: asyncio.Event) -> bool:
+    """Wait for ``wanted`` or for ``stop``; return whether ``wanted`` is done, raising what it raised."""
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([wanted, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if wanted.done():
+        wanted.result()
+        return True
+    return False

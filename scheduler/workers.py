@@ -88,7 +88,7 @@ class WorkerRegistry:
                 kv_usage=member.kv_usage,
                 fitted=self._fitted(worker_id, member.hello),
             )
-            for worker_id, member in self._members.items()
+            for worker_id, member in list(self._members.items())  # the metrics thread reads it too
         ]
 
     def _fitted(self, worker_id: str, hello: Hello) -> WorkerModel | None:

@@ -16,8 +16,8 @@ from schemas.frames import StepPolicy
 
 MARGIN_SECONDS = 0.005
 """Kept free before every deadline: the answer's way through detokenising, sockets and two processes."""
-MODEL_ERROR = 0.1
-"""Kept free as well, as a fraction of the predicted time: single steps scatter around the fitted line."""
+MODEL_ERROR = 0.15
+"""Kept free as well, as a fraction of all predicted time: single steps scatter around the fitted line."""
 PACK_ERROR = 0.03
 """The same for a step that urgent work has to itself: the model knows those best, and every per cent that is kept
 free here is an answer of a burst that will not be on time."""
@@ -141,7 +141,7 @@ class StepGate:
             if not decodes:
                 tokens = 0
             elif policy.prefill_token_seconds > 0:
-                tokens = min(tokens, int(left / (policy.prefill_token_seconds * (1 + MODEL_ERROR))))
+                tokens = min(tokens, int(left / policy.prefill_token_seconds))
         if tokens < min(SHORTEST_CHUNK, lower.prefill_tokens):
             tokens = 0
         if self._held_too_long(self._prefill_held_ns, starts_ns):
@@ -194,9 +194,9 @@ class StepGate:
             prefill_steps = -(-tokens // self._step_tokens) if request.prefill_tokens else 0
             steps = max(1, prefill_steps + request.output_tokens - (1 if prefill_steps else 0))
             work = steps * (policy.step_seconds + beside) + tokens * policy.prefill_token_seconds
-            until = (request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS - work * (1 + MODEL_ERROR)
+            predictable = ((request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS) / (1 + MODEL_ERROR)
             # What is left is shared by the steps it needs; all of it is this step's when it is the only one.
-            share = until / steps
+            share = (predictable - work) / steps
             spare = share if spare is None else min(spare, share)
         return spare
 

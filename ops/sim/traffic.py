@@ -16,7 +16,7 @@ CLASSES = (
     ClassSettings(name="bulk", slo_ms=5000, extractor="filing"),
 )
 CPU_CLASSES = (
-    ClassSettings(name="flash", slo_ms=400, extractor="headline"),
+    ClassSettings(name="flash", slo_ms=350, extractor="headline"),
     ClassSettings(name="standard", slo_ms=5_000, extractor="headline"),
     ClassSettings(name="bulk", slo_ms=60_000, extractor="filing"),
 )

@@ -86,7 +86,9 @@ async def test_a_killed_story_is_retracted_without_an_engine(
     """The kill of a story becomes a retraction of the version it supersedes, with a deterministic id of its own."""
     async with node(kafka_settings, redis_settings) as one:
         one.worker()
-        await publish(kafka_settings, [news("a"), killed("a"), killed("b", version=3)])
+        await publish(kafka_settings, [news("a")])
+        await one.until_ended(1)
+        await publish(kafka_settings, [killed("a"), killed("b", version=3)])
         await one.until_ended(3)
         await one.end()
     found = await results(kafka_settings)
@@ -100,6 +102,25 @@ async def test_a_killed_story_is_retracted_without_an_engine(
             [Stage.PUBLISHED, Stage.RECEIVED, Stage.APPENDED, Stage.CONSUMED, Stage.EMITTED],
         )
     assert len({s.signal_id for s in found.signals}) == 3
+
+
+async def test_a_story_killed_before_its_answer_gives_no_signal(
+    kafka_settings: KafkaSettings, redis_settings: RedisSettings
+) -> None:
+    """What is still being read when its source kills it ends as expired, so no signal follows its own retraction."""
+    async with node(kafka_settings, redis_settings) as one:
+        # Both stand in the topic before the first fetch, since nothing is fetched before there is a worker.
+        await publish(kafka_settings, [news("a"), killed("a"), news("b")])
+        one.worker()
+        await one.until_ended(3)
+        await one.end()
+    found = await results(kafka_settings)
+    assert {s.event_id: s.kind for s in found.signals} == {
+        "wire:a:2": SignalKind.RETRACTION,
+        "wire:b:1": SignalKind.SIGNAL,
+    }
+    assert [(e.event_id, e.stage) for e in found.expired] == [("wire:a:1", Stage.COMPLETED)]
+    assert "killed" in found.expired[0].reason
 
 
 async def test_events_wait_for_a_late_worker_and_run_or_expire(

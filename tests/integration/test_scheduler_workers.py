@@ -90,8 +90,8 @@ async def test_a_worker_that_leaves_quarantines_nothing(
 async def test_work_spreads_over_workers(kafka_settings: KafkaSettings, redis_settings: RedisSettings) -> None:
     """Two workers both get work, and a dedicated one gets only its class."""
     async with node(kafka_settings, redis_settings) as one:
-        one.worker("news", classes=("flash", "standard"))
-        one.worker("filings", classes=("bulk",))
+        one.worker("news", sim_step_ms=1.0, classes=("flash", "standard"))
+        one.worker("filings", sim_step_ms=1.0, classes=("bulk",))
         await one.until(lambda: len(one.scheduler._workers.status()) == 2)
         await publish(kafka_settings, [news(str(n)) for n in range(20)] + [filing(n) for n in range(5)])
         await one.until_ended(25)

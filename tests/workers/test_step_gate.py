@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.frames import StepPolicy
-from workers.step_gate import HOLD_SECONDS, RELEASE_TOKENS, Free, Lower, StepGate, Urgent
+from workers.step_gate import HOLD_SECONDS, MARGIN_SECONDS, MODEL_ERROR, RELEASE_TOKENS, Free, Lower, StepGate, Urgent
 
 NOW = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -50,23 +50,22 @@ def test_the_step_is_never_overfilled() -> None:
 
 
 def test_lower_prefill_gets_what_the_deadline_leaves() -> None:
-    """The step with everything in it ends before the deadline less margin and model error, and just before."""
+    """The step with everything in it is predicted to end at the deadline less margin and model error."""
     allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(50)], BUSY, NOW)
-    own = (0.01 + 100 * 1e-4) * 1.1
-    spare = 0.05 - 0.005 - own - 10 * 1e-4
+    spare = (0.05 - MARGIN_SECONDS) / (1 + MODEL_ERROR) - (0.01 + 100 * 1e-4) - 10 * 1e-4
     assert allowed.lower_decodes
-    assert allowed.lower_prefill_tokens == int(spare / (1e-4 * 1.1))
+    assert allowed.lower_prefill_tokens == int(spare / 1e-4)
 
 
 def test_decodes_go_before_prefill() -> None:
     """With time for the decodes alone, they run and prefill waits."""
-    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(28.5)], BUSY, NOW)
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(29.5)], BUSY, NOW)
     assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (0, True)
 
 
 def test_decodes_are_held_when_the_deadline_needs_it() -> None:
     """With time for the urgent request alone, nothing else runs."""
-    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(27.5)], BUSY, NOW)
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(28)], BUSY, NOW)
     assert (allowed.lower_prefill_tokens, allowed.lower_decodes) == (0, False)
 
 
@@ -87,7 +86,7 @@ def test_a_passed_deadline_holds_nothing() -> None:
 
 def test_the_tightest_of_several_counts() -> None:
     """A relaxed deadline beside a tight one changes nothing, in whatever order they come."""
-    tight, relaxed = urgent(27.5), urgent(10_000, tokens=0)
+    tight, relaxed = urgent(28), urgent(10_000, tokens=0)
     for requests in ([tight, relaxed], [relaxed, tight]):
         assert not StepGate(STEP_TOKENS).allow(policy(), requests, BUSY, NOW).lower_decodes
 
@@ -96,8 +95,8 @@ def test_later_steps_of_an_urgent_request_keep_their_time() -> None:
     """A request that still needs ten steps lets this one have a tenth of what is left over."""
     allowed = StepGate(STEP_TOKENS).allow(policy(), [urgent(400, tokens=0, outputs=10)], BUSY, NOW)
     one = 0.01 + 1e-4
-    share = (0.4 - 0.005 - 10 * one * 1.1) / 10
-    assert allowed.lower_prefill_tokens == int((share - 10 * 1e-4) / (1e-4 * 1.1))
+    share = ((0.4 - MARGIN_SECONDS) / (1 + MODEL_ERROR) - 10 * one) / 10
+    assert allowed.lower_prefill_tokens == int((share - 10 * 1e-4) / 1e-4)
 
 
 def test_a_running_step_counts_against_the_deadline() -> None:
