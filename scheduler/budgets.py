@@ -82,6 +82,8 @@ class WorkerBudget:
         self.kv_blocks = 0
         self.seqs = 0
         self._uses: dict[int, Use] = {}
+        most = limits.max_model_len
+        self._text_limits = {n: most - e.prompt_tokens - e.max_new_tokens for n, e in extractors.items()}
 
     def __len__(self) -> int:
         return self.seqs
@@ -93,8 +95,7 @@ class WorkerBudget:
 
     def text_limit(self, extractor: str) -> int:
         """Return the longest text, in tokens, that fits the model with this extractor's template and answer."""
-        wrap = self.extractors[extractor]
-        return self.limits.max_model_len - wrap.prompt_tokens - wrap.max_new_tokens
+        return self._text_limits[extractor]
 
     def use_of(self, extractor: str, token_count: int, *, urgent: bool, late: bool = False) -> Use:
         """Return what a text of ``token_count`` tokens takes."""
