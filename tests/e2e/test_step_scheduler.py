@@ -115,7 +115,7 @@ async def test_the_engine_runs_with_the_step_scheduler(engine: Engine) -> None:
 
 
 async def test_what_is_held_back_gives_the_same_answers(engine: Engine) -> None:
-    """Filings held for urgent requests again and again, in prefill and in decode, produce the same tokens as undisturbed.
+    """Filings held for urgent work again and again, in prefill and in decode, produce the same tokens as undisturbed.
 
     That they were held shows in steps with the urgent tokens alone while filings were running.
     """
