@@ -77,7 +77,9 @@ def feeds(
 @app.command()
 def latency(
     *,
-    scenario: Annotated[str, typer.Option("--scenario", help="Name of a scenario, or all.")] = "mixed",
+    scenario: Annotated[
+        str | None, typer.Option("--scenario", help="Name of a scenario, or all. Default: mixed; cpu with real vLLM.")
+    ] = None,
     engine: Annotated[
         str, typer.Option("--engine", help="sim (virtual time) or vllm (real, on this machine).")
     ] = "sim",
@@ -98,7 +100,7 @@ def latency(
     from ops.bench import latency as bench
 
     wanted = tuple(name.strip() for name in policies.split(",") if name.strip()) if policies else None
-    names = bench.scenario_names(engine) if scenario == "all" else [scenario]
+    names = bench.scenario_names(engine, scenario)
     missed = False
     for name in names:
         comparison = bench.run(name, engine=engine, profile=profile, policies=wanted, seeds=seeds, plot=plot)
