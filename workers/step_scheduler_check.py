@@ -92,7 +92,7 @@ def _check_hooks() -> None:
             raise UnknownSchedulerError(f"vLLM's Scheduler.{name} takes {parameters}, expected {expected}")
 
 
-class _Trial:
+class Trial:
     """A real scheduler over a small KV cache, with a model that always says the same."""
 
     def __init__(self, vllm_config: Any) -> None:
@@ -122,14 +122,17 @@ class _Trial:
         self.produced: dict[str, list[int]] = {}
 
     def add(self, name: str, prompt_tokens: int, max_tokens: int, note: StepNote) -> None:
+        """Let a request arrive."""
         params = SamplingParams(
             max_tokens=max_tokens, temperature=0.0, ignore_eos=True, extra_args=note.extra_args(), detokenize=False
         )
-        request = Request(name, [1] * prompt_tokens, params, None, priority=0 if note.urgent else 2)
+        request = Request(
+            name, [1] * prompt_tokens, params, None, priority=0 if note.urgent else 1 if note.floor else 2
+        )
         self.scheduler.add_request(request)
 
     def step(self) -> dict[str, int]:
-        """Schedule one step and let the one before it end, or this one, as the engine does; returns its tokens."""
+        """Schedule one step, let it end (or the one before, when scheduling runs ahead) and return its tokens."""
         output = self.scheduler.schedule()
         answers = [name for name in output.num_scheduled_tokens if not self.scheduler.requests[name].is_prefill_chunk]
         self._outputs.append((output, answers))
@@ -162,7 +165,7 @@ class _Trial:
 
 def _try_out(vllm_config: Any) -> None:
     """Let an urgent request meet a prefill, then a decode, and compare each step's tokens with what must come out."""
-    trial = _Trial(vllm_config)
+    trial = Trial(vllm_config)
     now = time.time_ns()
     lower = StepNote(urgent=False, floor=False, deadline_ns=now, cached_tokens=0, policy=_policy(lower_tokens=24))
     # No step of 60 s fits this deadline, but it does not pass before a step begins: what can be held is held.
