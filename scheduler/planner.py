@@ -20,6 +20,8 @@ from scheduler.work import State, Work
 from schemas.frames import TOKEN_BYTES, StepPolicy, StepReport
 from schemas.settings import ClassSettings, ValveSettings
 
+FEW_TOXIC = 1024
+"""Pieces of work whose toxic age is kept in mind though they may be done."""
 MOST_PUT_ASIDE = 256
 """Pieces of late work that one plan puts aside: a backlog of a hundred thousand must not stop the event loop."""
 
@@ -80,6 +82,7 @@ class Planner:
         self._in_flight = [0] * len(self.classes)
         self._workers: dict[str, PoolWorker] = {}
         self._toxic: list[tuple[int, int, Work]] = []
+        self._toxic_swept = FEW_TOXIC
         self._sequence = 0
         self._next_request_id = first_request_id
 
@@ -402,6 +405,11 @@ class Planner:
         plan.revoked.append(work)
 
     def _expire(self, now_ns: int, plan: Plan) -> None:
+        if len(self._toxic) > self._toxic_swept:
+            # What is done would stay in memory until its toxic age, which may be hours away.
+            self._toxic = [entry for entry in self._toxic if entry[2].state in (State.QUEUED, State.IN_FLIGHT)]
+            heapq.heapify(self._toxic)
+            self._toxic_swept = 2 * len(self._toxic) + FEW_TOXIC
         heap = self._toxic
         while heap and heap[0][0] <= now_ns:
             _, _, work = heapq.heappop(heap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -425,3 +426,76 @@ def test_a_clock_that_jumps_loses_and_blocks_nothing(jump: int, gated: bool) -> 
     assert {id(w) for w in (*dispatched, *plan.expired)} == {id(w) for w in (before, toxic, after)}
     assert plan.expired in ([], [toxic])
     assert bool(plan.expired) == (jump == 10 * YEAR)
+
+
+# Memory
+
+
+class _Watched(Work, kw_only=True, gc=False):
+    """Work that counts how many of its kind somebody still holds."""
+
+    def __del__(self) -> None:
+        _alive.discard(id(self))
+
+
+_alive: set[int] = set()
+
+
+def _watched(deadline_ns: int, toxic_ns: int) -> Work:
+    like = make.work(FLASH, tokens=HEADLINE, deadline_ns=deadline_ns, toxic_ns=toxic_ns)
+
+    work = _Watched(**{name: getattr(like, name) for name in Work.__struct_fields__})
+    _alive.add(id(work))
+    return work
+
+
+def test_expired_work_is_let_go_though_no_worker_takes_its_class() -> None:
+    """A stream of headlines that nobody may run leaves no more behind than the ones that wait."""
+    planner, _ = planner_with(rest={"classes": ["standard", "bulk"]})
+    _alive.clear()
+    for number in range(5_000):
+        now = T0 + number * 10 * MS
+        planner.add(_watched(now + 150 * MS, now + 250 * MS))
+        planner.plan(now)
+    assert planner.queued(FLASH) == 25
+    assert len(_alive) < 200
+
+
+def test_finished_work_is_let_go_though_its_toxic_age_is_years_away() -> None:
+    """What is done does not stay in memory until it would have got toxic, not even behind something that runs on."""
+    planner, _ = planner_with(w1={"gated": True})
+    _alive.clear()
+    planner.add(make.work(BULK, toxic_ns=T0 + YEAR))  # runs all the time, and is the first that can get toxic
+    for number in range(5_000):
+        now = T0 + number * 50 * MS
+        planner.add(_watched(now + 150 * MS, now + 10 * YEAR))
+        planner.plan(now)
+        for work in planner.in_flight_work():
+            if work.class_index == FLASH:
+                planner.finish("w1", work.request_id)
+    del work
+    assert len(_alive) < 2_500
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("deadline_ms", [1000, -1], ids=["on time", "late"])
+def test_nothing_is_kept_of_requests_that_are_done(gated: bool, deadline_ms: int) -> None:
+    """Thousands of headlines beside one that never ends leave no trace in the planner."""
+    planner, _ = planner_with(w1={"gated": gated})
+    planner.add(flash(10))  # never ends, and nothing is ever due before it
+    planner.plan(T0)
+    tracemalloc.start()
+    try:
+        for number in range(5_000):
+            now = T0 + number * 20 * MS
+            work = make.work(FLASH, tokens=5, deadline_ns=now + deadline_ms * MS)
+            planner.add(work)
+            planner.plan(now)
+            planner.finish("w1", work.request_id)
+            if number == 2_000:
+                before = tracemalloc.get_traced_memory()[0]
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert planner.total_queued == 0
+    assert grown < 30_000  # ten bytes a headline
