@@ -12,6 +12,7 @@ The most urgent class counts against the full limits, every other class against 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil
 
@@ -119,11 +120,17 @@ class WorkerBudget:
             return True
         return self.holds(use) and self._fits_step(use)
 
-    def holds(self, use: Use) -> bool:
-        """Return whether slots and KV blocks are free; what is missing there can be revoked from others."""
+    def holds(self, use: Use, without: Collection[int] = ()) -> bool:
+        """Return whether slots and KV blocks are free.
+
+        Args:
+            use: of the request that asks.
+            without: requests in flight that would make way.
+        """
         limits = self.limits
         kv, seqs = (self._kv_total, limits.max_num_seqs) if use.urgent else self._lower_space()
-        return self.seqs < seqs and self.kv_blocks + use.kv_blocks <= kv
+        freed = sum(self._uses[request_id].kv_blocks for request_id in without)
+        return self.seqs - len(without) < seqs and self.kv_blocks - freed + use.kv_blocks <= kv
 
     def _lower_space(self) -> tuple[int, int]:
         return self._kv_total - self._kv_reserve, self.limits.max_num_seqs - self._seq_reserve

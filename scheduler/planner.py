@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from scheduler.budgets import Use, WorkerBudget
 from scheduler.floors import Floors
-from scheduler.pool import NANOSECONDS, PoolWorker
+from scheduler.pool import NANOSECONDS, NEVER_NS, URGENT, PoolWorker
 from scheduler.queues import DeadlineQueue
 from scheduler.step_model import StepCosts, StepModel
 from scheduler.valve import Valve
@@ -20,10 +20,8 @@ from scheduler.work import State, Work
 from schemas.frames import TOKEN_BYTES, StepPolicy, StepReport
 from schemas.settings import ClassSettings, ValveSettings
 
-URGENT = 0
-"""Position of the most urgent class."""
-NEVER_NS = 2**62
-"""A time that does not come."""
+FEW_TOXIC = 1024
+"""Pieces of work whose toxic age is kept in mind though they may be done."""
 MOST_PUT_ASIDE = 256
 """Pieces of late work that one plan puts aside: a backlog of a hundred thousand must not stop the event loop."""
 
@@ -84,6 +82,7 @@ class Planner:
         self._in_flight = [0] * len(self.classes)
         self._workers: dict[str, PoolWorker] = {}
         self._toxic: list[tuple[int, int, Work]] = []
+        self._toxic_swept = FEW_TOXIC
         self._sequence = 0
         self._next_request_id = first_request_id
 
@@ -234,7 +233,7 @@ class Planner:
         plan = Plan()
         self._expire(now_ns, plan)
         for worker in self._workers.values():
-            worker.begin_plan(now_ns, self._urgent_waiting)
+            worker.begin_plan(now_ns, self._urgent_waiting if URGENT in worker.takes else None)
         for class_index in range(URGENT + 1, len(self.classes)):
             self._plan_floor(class_index, plan)
         closed: set[str] = set()
@@ -267,7 +266,10 @@ class Planner:
                     break
                 put_aside += fate is _Fate.PUT_ASIDE
             else:
-                while (work := late.peek()) is not None:
+                # What is left to sort may still be on time. Only an idle engine does not wait for that: with nothing
+                # in it, nothing would tell us to go on.
+                sorted_out = not queue or not any(w.in_flight for w in candidates)
+                while sorted_out and (work := late.peek()) is not None:
                     if self._place_urgent(work, late, candidates, now_ns, plan) is _Fate.WAITS:
                         break
         if queue or late:
@@ -279,7 +281,9 @@ class Planner:
         """Dispatch, put aside or expire the first urgent work of a queue, or leave it there to wait."""
         self._shorten(work, candidates)
         worker, use, finish_ns = self._soonest(work, candidates, now_ns)
-        if work.toxic_ns and now_ns + int(worker.least_seconds(use) * NANOSECONDS) > work.toxic_ns:
+        least_ns = int(worker.least_seconds(use) * NANOSECONDS)
+        # An idle engine tries it all the same: that delays nobody, and a model that is wrong learns from nothing else.
+        if work.toxic_ns and now_ns + least_ns > work.toxic_ns and worker.in_flight:
             self._discard(work, State.DONE)
             plan.expired.append(work)
             return _Fate.EXPIRED
@@ -292,9 +296,11 @@ class Planner:
         occupied = worker.budget.urgent_tokens + worker.budget.late_tokens
         if worker.delays(use) or (occupied and finish_ns > limit_ns):
             return _Fate.WAITS  # it would make others late, or itself be late behind them
-        while not worker.budget.holds(use) and worker.budget.seqs:
-            if not self._revoke(worker, plan):
-                return _Fate.WAITS
+        victims = worker.in_the_way(use)
+        if victims is None:
+            return _Fate.WAITS
+        for victim in victims:
+            self._revoke(victim, worker, plan)
         if not worker.budget.fits(use):
             return _Fate.WAITS
         queue.pop()
@@ -387,25 +393,23 @@ class Planner:
         self._floors.dispatched(work.class_index, tokens, waiting)
         plan.dispatches.append((work, worker.worker_id))
 
-    def _revoke(self, worker: PoolWorker, plan: Plan) -> bool:
-        """Take back the newest less urgent request that has produced nothing; its deadline stays as it was.
+    def _revoke(self, work: Work, worker: PoolWorker, plan: Plan) -> None:
+        """Take back less urgent work that has produced nothing; its deadline stays as it was.
 
         Its prefill is not lost: the engine's prefix cache gives it back when it returns.
-
-        Returns:
-            False when there is none.
         """
-        for work in reversed(worker.in_flight.values()):
-            if work.class_index != URGENT and not work.productive and not work.floor:
-                plan.aborts.append((worker.worker_id, work.request_id))
-                self.finish(worker.worker_id, work.request_id)
-                work.forget_run()
-                self.add(work)
-                plan.revoked.append(work)
-                return True
-        return False
+        plan.aborts.append((worker.worker_id, work.request_id))
+        self.finish(worker.worker_id, work.request_id)
+        work.forget_run()
+        self.add(work)
+        plan.revoked.append(work)
 
     def _expire(self, now_ns: int, plan: Plan) -> None:
+        if len(self._toxic) > self._toxic_swept:
+            # What is done would stay in memory until its toxic age, which may be hours away.
+            self._toxic = [entry for entry in self._toxic if entry[2].state in (State.QUEUED, State.IN_FLIGHT)]
+            heapq.heapify(self._toxic)
+            self._toxic_swept = 2 * len(self._toxic) + FEW_TOXIC
         heap = self._toxic
         while heap and heap[0][0] <= now_ns:
             _, _, work = heapq.heappop(heap)

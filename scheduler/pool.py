@@ -12,6 +12,10 @@ from scheduler.work import Work
 from schemas.frames import StepPolicy, StepReport
 
 NANOSECONDS = 1_000_000_000
+URGENT = 0
+"""Position of the most urgent class."""
+NEVER_NS = 2**62
+"""A time that does not come."""
 
 
 @dataclass(slots=True)
@@ -46,8 +50,7 @@ class PoolWorker:
 
     def observe(self, report: StepReport) -> bool:
         """Learn from a step report; False when it is nonsense."""
-        limits = self.budget.limits
-        return self.model.observe(report, limits.kv_blocks * limits.block_size)
+        return self.model.observe(report, self.budget.limits)
 
     def delays(self, use: Use) -> bool:
         """Return whether urgent requests that are here would miss their time if this one joined their step."""
@@ -66,8 +69,10 @@ class PoolWorker:
             use: what it takes; everything urgent that is here ends later by that much.
             slack_ns: from when it should be done to when it has to be.
         """
+        if self.gated:
+            return  # the gate sees to it that nobody is delayed
         self._added_ns += self._cost_ns(use)
-        if slack_ns >= 0:  # what is too late in any case must not keep others out
+        if 0 <= slack_ns < NEVER_NS // 2:  # what is too late in any case, or has no limit, must not keep others out
             heapq.heappush(self._slacks, (slack_ns + self._added_ns, request_id))
 
     def _cost_ns(self, use: Use) -> int:
@@ -90,14 +95,36 @@ class PoolWorker:
         self.policy = policy
         return policy
 
-    def begin_plan(self, now_ns: int, urgent_tokens: int) -> None:
+    def in_the_way(self, use: Use) -> list[Work] | None:
+        """Return the less urgent work that has to make way for an urgent request, the newest first.
+
+        Only what has produced nothing and is no guaranteed share can be taken back; None when that is not enough.
+        """
+        budget = self.budget
+        freed: list[int] = []
+        victims: list[Work] = []
+        newest = iter(reversed(self.in_flight.values()))
+        while not budget.holds(use, without=freed) and len(freed) < budget.seqs:
+            for work in newest:
+                if work.class_index != URGENT and not work.productive and not work.floor:
+                    victims.append(work)
+                    freed.append(work.request_id)
+                    break
+            else:
+                return None
+        return victims
+
+    def begin_plan(self, now_ns: int, urgent_tokens: int | None) -> None:
         """Look at the engine once per plan: what runs there, and what less urgent work may take of its steps.
 
         Args:
             now_ns: the time of the plan.
-            urgent_tokens: urgent prompt tokens that wait for a worker.
+            urgent_tokens: urgent prompt tokens that wait for a worker; None when it takes no urgent work.
         """
         budget, costs = self.budget, self.model.costs
+        if urgent_tokens is None:
+            budget.lower_step_tokens = budget.limits.max_num_batched_tokens
+            return
         decodes, kv = budget.lower_decodes, budget.kv_tokens
         before = min(budget.lower_prefill, budget.lower_step_tokens)
         waiting = min(urgent_tokens + budget.urgent_tokens, budget.limits.max_num_batched_tokens)

@@ -10,13 +10,15 @@ from scheduler.work import State, Work
 GRAIN_NS = 10_000_000
 """Deadlines within the same ten milliseconds are one burst. Inside it the shortest goes first, which gives the most
 answers on time; no other order inside a burst could be told apart by anyone who waits for it."""
+FEW = 64
+"""Pieces of work that may stay in memory though they do not wait any more."""
 
 
 class DeadlineQueue:
     """The work of one service class, earliest deadline first; inside a burst the shortest, then in order of arrival.
 
-    Work that expired or was dropped while it waited stays in the heap until it surfaces: removing it at once
-    would cost O(n).
+    Work that expired or was dropped while it waited stays in the heap until it surfaces, or until such work is most of
+    what is there: removing each at once would cost O(n).
     """
 
     def __init__(self) -> None:
@@ -58,5 +60,6 @@ class DeadlineQueue:
         """Take work out of the middle, giving it the state that says why."""
         work.state = state
         self._waiting -= 1
-        if not self._waiting:
-            self._heap.clear()
+        if len(self._heap) > 2 * self._waiting + FEW:
+            self._heap = [entry for entry in self._heap if entry[-1].state is State.QUEUED]
+            heapq.heapify(self._heap)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from schemas.frames import StepReport
+from schemas.frames import Limits, StepReport
 from schemas.settings import ValveSettings
 
-FORGETTING = 0.98
-"""Weight of the past at each report: with ten reports a second, half of it is gone after some three seconds of load."""
+FORGETTING = 0.92
+"""Weight at each report of what was known along its direction. Loads differ in some four directions, so about fifty
+reports, five seconds, of a changing load are remembered."""
 SCALE = (1.0, 1e-3, 1e-2, 1e-5)
 """Brings step, prefill tokens, decodes and KV tokens to about one, which keeps the recursion well conditioned."""
 PRIOR_VARIANCE = 9.0
@@ -27,7 +28,14 @@ HUBER = 3.0
 MAX_STEP_SECONDS = 120.0
 """A reported step that is longer than this is not a measurement."""
 MAX_TERM_GROWTH = 20.0
-"""A coefficient may grow to this many times its prior, or the whole step with it: beyond that the fit is nonsense."""
+"""A coefficient may grow to this many times its prior: beyond that the fit is nonsense."""
+LEAST_DECODE = 1e-5
+"""Seconds per decode that are no surprise, even where the prior says that it costs nothing."""
+LEAST_KV_TOKEN = 1e-8
+"""The same per token in the KV cache."""
+STEPS_BETWEEN = 2
+"""Steps whose tokens a report may have beyond those whose time it has."""
+TERMS = ("step", "prefill_token", "decode", "kv_token")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,33 +65,39 @@ class StepCosts:
 class StepModel:
     """The fitted model of one worker.
 
+    The past is forgotten only along the direction that a report speaks about (Cao and Schwartz 2000): what a steady
+    load says nothing about stays as it was known, instead of being forgotten until noise decides it.
+
     Args:
         prior: believed until reports say otherwise.
     """
 
     def __init__(self, prior: StepCosts) -> None:
-        self._prior = prior
         coefficients = (prior.step, prior.prefill_token, prior.decode, prior.kv_token)
+        usual = (prior.step, prior.prefill_token, max(prior.decode, LEAST_DECODE), max(prior.kv_token, LEAST_KV_TOKEN))
         self._theta = [c / s for c, s in zip(coefficients, SCALE, strict=True)]
-        self._p = [[0.0] * 4 for _ in SCALE]
-        for i, theta in enumerate(self._theta):
-            self._p[i][i] = PRIOR_VARIANCE * max(theta * theta, 1e-8)
+        self._most = [u / s * MAX_TERM_GROWTH for u, s in zip(usual, SCALE, strict=True)]
+        # None is negative, and the fixed and prefill costs are never nothing: others are divided by them.
+        self._least = [self._theta[0] / 1000, self._theta[1] / 1000, 0.0, 0.0]
+        self._information = [[0.0] * 4 for _ in SCALE]
+        for i, (u, s) in enumerate(zip(usual, SCALE, strict=True)):
+            self._information[i][i] = 1 / (PRIOR_VARIANCE * (u / s) ** 2)
         self._noise = FIRST_NOISE
         self.costs = prior
         self.observed = 0
         self.rejected = 0
 
-    def observe(self, report: StepReport, kv_capacity: int) -> bool:
+    def observe(self, report: StepReport, limits: Limits) -> bool:
         """Learn from a report that sums up some steps.
 
         Args:
             report: steps since the report before.
-            kv_capacity: tokens that the worker's KV cache holds.
+            limits: what the worker's engine holds.
 
         Returns:
             False when the report is nonsense and was left out.
         """
-        if not self._plausible(report):
+        if not self._plausible(report, limits.max_num_batched_tokens):
             self.rejected += 1
             return False
         steps = report.steps
@@ -91,20 +105,24 @@ class StepModel:
             1.0 * SCALE[0],
             report.prefill_tokens / steps * SCALE[1],
             report.decode_tokens / steps * SCALE[2],
-            report.kv_usage * kv_capacity * SCALE[3],
+            report.kv_usage * limits.kv_blocks * limits.block_size * SCALE[3],
         ]
         self._update(x, report.seconds / steps, min(steps, 10))
         self.observed += 1
-        self._read_costs()
+        self.costs = StepCosts(
+            **dict(zip(TERMS, (t * s for t, s in zip(self._theta, SCALE, strict=True)), strict=True))
+        )
         return True
 
     @staticmethod
-    def _plausible(report: StepReport) -> bool:
+    def _plausible(report: StepReport, step_tokens: int) -> bool:
         values = (report.seconds, report.kv_usage, report.prefill_tokens, report.decode_tokens)
         return (
             all(isfinite(v) and v >= 0 for v in values)
             and report.steps > 0
             and report.seconds <= MAX_STEP_SECONDS * report.steps
+            # A step whose end falls between two reports may have its tokens in one and its time in the other.
+            and report.prefill_tokens + report.decode_tokens <= step_tokens * (report.steps + STEPS_BETWEEN)
             and report.kv_usage <= 1
         )
 
@@ -119,33 +137,47 @@ class StepModel:
             weight *= HUBER * typical / abs(residual)
         # The typical residual follows slowly and never by more than an outlier is allowed to count.
         self._noise += 0.05 * (min(abs(residual), HUBER * typical) - typical)
-        px = [sum(row[j] * x[j] for j in range(4)) for row in self._p]
-        variance = typical * typical / weight
-        denominator = FORGETTING * variance + sum(v * p for v, p in zip(x, px, strict=True))
-        gain = [p / denominator for p in px]
-        self._theta = [t + g * residual for t, g in zip(self._theta, gain, strict=True)]
+        weight /= FIRST_NOISE * FIRST_NOISE
+        rows = self._information
+        along = [sum(r * v for r, v in zip(row, x, strict=True)) for row in rows]
+        forgotten = (1 - FORGETTING) / sum(a * v for a, v in zip(along, x, strict=True))
         for i in range(4):
-            for j in range(4):
-                self._p[i][j] = (self._p[i][j] - gain[i] * px[j]) / FORGETTING
-        self._bound_covariance()
+            for j in range(i + 1):
+                value = rows[i][j] - forgotten * along[i] * along[j] + weight * x[i] * x[j]
+                rows[i][j] = rows[j][i] = value
+        self._move([weight * residual * v for v in x])
 
-    def _bound_covariance(self) -> None:
-        """Keep what is not excited by the load from growing without end (a wind-up of the forgetting)."""
-        for i, theta in enumerate((self._prior.step, self._prior.prefill_token, self._prior.decode, 1e-8)):
-            most = PRIOR_VARIANCE * max((theta / SCALE[i]) ** 2, 1e-8)
-            if self._p[i][i] > most:
-                shrink = (most / self._p[i][i]) ** 0.5
-                for j in range(4):
-                    self._p[i][j] *= shrink
-                    self._p[j][i] *= shrink
+    def _move(self, pull: list[float]) -> None:
+        """Move the coefficients to where a report pulls them, within their bounds.
 
-    def _read_costs(self) -> None:
-        """Take the coefficients over, none of them negative and the fixed and prefill costs never nothing."""
-        step, prefill, decode, kv = (max(t * s, 0.0) for t, s in zip(self._theta, SCALE, strict=True))
-        prior = self._prior
-        self.costs = StepCosts(
-            step=min(max(step, prior.step / 1000), prior.step * MAX_TERM_GROWTH),
-            prefill_token=min(max(prefill, prior.prefill_token / 1000), prior.prefill_token * MAX_TERM_GROWTH),
-            decode=min(decode, max(prior.decode, 1e-5) * MAX_TERM_GROWTH),
-            kv_token=min(kv, max(prior.kv_token, 1e-8) * MAX_TERM_GROWTH),
-        )
+        One that would leave them stays there, and the others explain the rest.
+        """
+        stopped: dict[int, float] = {}
+        while True:
+            rows = [
+                row if i not in stopped else [float(i == j) for j in range(4)]
+                for i, row in enumerate(self._information)
+            ]
+            moves = _solve(rows, [stopped.get(i, p) for i, p in enumerate(pull)])
+            moved = [t + m for t, m in zip(self._theta, moves, strict=True)]
+            beyond = [i for i in range(4) if i not in stopped and not self._least[i] <= moved[i] <= self._most[i]]
+            if not beyond:
+                break
+            for i in beyond:
+                stopped[i] = min(max(moved[i], self._least[i]), self._most[i]) - self._theta[i]
+        self._theta = [min(max(m, low), high) for m, low, high in zip(moved, self._least, self._most, strict=True)]
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Return the solution of four linear equations; no leading part of the matrix may be singular."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for i in range(4):
+        for k in range(i + 1, 4):
+            factor = rows[k][i] / rows[i][i]
+            for j in range(i, 5):
+                rows[k][j] -= factor * rows[i][j]
+    solution = [0.0] * 4
+    for i in reversed(range(4)):
+        known = sum(rows[i][j] * solution[j] for j in range(i + 1, 4))
+        solution[i] = (rows[i][4] - known) / rows[i][i]
+    return solution
