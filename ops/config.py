@@ -14,7 +14,16 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from pydantic_settings.exceptions import SettingsError
 
 from schemas.errors import ConfigError
-from schemas.settings import KafkaSettings, LinkSettings, LogSettings, RedisSettings, SchedulerSettings, WorkerSettings
+from schemas.news_settings import NewsSettings
+from schemas.settings import (
+    EdgarSettings,
+    KafkaSettings,
+    LinkSettings,
+    LogSettings,
+    RedisSettings,
+    SchedulerSettings,
+    WorkerSettings,
+)
 
 DEFAULT_FILE = Path("tapewire.toml")
 ENV_PREFIX = "TAPEWIRE_"
@@ -37,6 +46,8 @@ class Settings(BaseSettings):
     link: LinkSettings = LinkSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
+    edgar: EdgarSettings = EdgarSettings()
+    news: NewsSettings = NewsSettings()
     log: LogSettings = LogSettings()
 
     @classmethod

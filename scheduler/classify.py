@@ -62,7 +62,11 @@ def _headline_or_text(event: Event) -> str:
 
 
 def text_of(event: Event) -> str:
-    """Return the text that is classified and that the model reads: headline and body, or the filing part."""
+    """Return the text that is classified and that the model reads: headline and body, or the filing part.
+
+    Of a statement only the changed sentences: they are the news in it.
+    """
     if not isinstance(event, NewsEvent):
         return event.text
-    return f"{event.headline}\n{event.body}" if event.body else event.headline
+    body = "\n".join(event.changed) or event.body
+    return f"{event.headline}\n{body}" if body else event.headline

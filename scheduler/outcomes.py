@@ -178,7 +178,7 @@ class Outcomes:
         signal = Signal(
             signal_id=signal_id(event.event_id, event.version, "", RETRACTION_VERSION),
             kind=SignalKind.RETRACTION,
-            retracts=[event.supersedes] if event.supersedes else [],
+            retracts=[*event.earlier, *([event.supersedes] if event.supersedes else [])],
             event_id=event.event_id,
             event_version=event.version,
             topic=origin.topic,

@@ -173,10 +173,15 @@ def _unknown_version(version: int) -> DecodeError:
     return DecodeError(ErrorKind.UNKNOWN_SCHEMA_VERSION, "schema_version", reason)
 
 
+def is_readable(text: str) -> bool:
+    """Whether there is anything to read in a text: one character that shows."""
+    return any(category(char) not in UNREADABLE_CATEGORIES and char not in BLANKS for char in text)
+
+
 def _check_text(field: str, text: str, limit: int) -> None:
     if len(text) > limit:
         raise _too_long(field, text, limit)
-    if not any(category(char) not in UNREADABLE_CATEGORIES and char not in BLANKS for char in text):
+    if not is_readable(text):
         raise DecodeError(ErrorKind.EMPTY_TEXT, field, "nothing to read in it")
 
 

@@ -44,6 +44,12 @@ class NewsEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
         urgency: IPTC urgency, 1 (flash) to 9; 0 when the source gives none.
         supersedes: event id of the version that this one replaces or kills.
         embargo_until_ns: not for use before this time; 0 when there is no embargo.
+        earlier: event ids of the published versions before ``supersedes``, oldest first: a killed story takes back
+            all of them.
+        duplicate_of: event id of the first event with nearly the same headline, from another source.
+        changed: of a statement that is diffed against the one before it, the sentences that are new or reworded.
+        notes: what the feed handler changed, assumed or left unknown, as ``field: what`` (``body: mojibake``,
+            ``published: without_zone=...``).
     """
 
     event_id: Id
@@ -59,6 +65,10 @@ class NewsEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     status: NewsStatus = NewsStatus.USABLE
     supersedes: Id | None = None
     embargo_until_ns: Nanoseconds = 0
+    earlier: list[Id] = []
+    duplicate_of: Id | None = None
+    changed: list[Text] = []
+    notes: list[Label] = []
     url: str = ""
     schema_version: int = SCHEMA_VERSION
 
@@ -83,6 +93,8 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
         section: heading or item that the part comes from.
         part: number of this part, from 1.
         parts: number of parts of the filing.
+        amends: accession of the filing that this one amends (``/A`` forms), where it is known.
+        notes: what the feed handler changed in the part's document, as ``field: what`` (``text: mojibake``).
     """
 
     event_id: Id
@@ -99,6 +111,8 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
     section: Label = ""
     part: Count = 1
     parts: Count = 1
+    amends: str = ""
+    notes: list[Label] = []
     url: str = ""
     schema_version: int = SCHEMA_VERSION
 

@@ -343,6 +343,57 @@ class WorkerSettings(Frozen):
     sim_kv_blocks: Annotated[int, Field(ge=1)] = 8192
 
 
+class EdgarSettings(Frozen):
+    """The EDGAR feed (``tapewire feed edgar``).
+
+    Args:
+        user_agent: who is asking, with a contact; SEC requires it. ``Example Capital feeds@example.com``.
+        base_url: where the current feed, the submissions and the daily index are.
+        data_url: where the list of a company's submissions is.
+        requests_per_second: to each host, for the whole process; two may go at once. SEC allows 10 in a second, per
+            user and over all machines together.
+        poll_seconds: between two looks at the current feed.
+        page_entries: entries of one page of it; no other numbers work.
+        pages_most: pages that one look goes back, after a pause, before the daily index has to fill the gap.
+        forms: form types to take, with shell wildcards (``424B*``); amendments come with them. Empty means all.
+        first_forms: form types that are fetched before all others.
+        fetchers: submissions that are fetched and read at the same time.
+        waiting_most: filings that wait to be fetched before the feed is read no further.
+        submission_mb: largest submission, in mebibytes.
+        pause_seconds: how long SEC is left alone after it asked for that.
+        timeout_seconds: for connecting, and between two pieces of a response.
+        attempts_most: failed attempts at one filing, minutes apart, before it is given up.
+        seen_days: how long an accession is remembered, and how far back the topic is read when Redis is empty.
+        tickers: whether to take the tickers of companies from SEC at start.
+        tickers_file: a copy of ``company_tickers.json`` to use instead.
+        link_amendments: whether to look up which filing an amendment amends; one more request for each.
+        part_chars: most characters of one part.
+        parts_most: most parts of one filing.
+    """
+
+    user_agent: str = ""
+    base_url: Annotated[str, Field(pattern=r"^https?://[^/]+$")] = "https://www.sec.gov"
+    data_url: Annotated[str, Field(pattern=r"^https?://[^/]+$")] = "https://data.sec.gov"
+    requests_per_second: Annotated[float, Field(gt=0, le=8)] = 8.0
+    poll_seconds: Seconds = 2.0
+    page_entries: Literal[10, 20, 40, 80, 100] = 100
+    pages_most: Annotated[int, Field(ge=1, le=200)] = 60
+    forms: tuple[str, ...] = ()
+    first_forms: tuple[str, ...] = ("8-K*", "6-K")
+    fetchers: Annotated[int, Field(ge=1, le=64)] = 4
+    waiting_most: Annotated[int, Field(ge=1)] = 10_000
+    submission_mb: Annotated[float, Field(gt=0, le=1024)] = 256.0
+    pause_seconds: Seconds = 600.0
+    timeout_seconds: Seconds = 20.0
+    attempts_most: Annotated[int, Field(ge=1)] = 10
+    seen_days: Annotated[float, Field(gt=0, le=365)] = 7.0
+    tickers: bool = True
+    tickers_file: Path | None = None
+    link_amendments: bool = True
+    part_chars: Annotated[int, Field(ge=500, le=400_000)] = 8_000
+    parts_most: Annotated[int, Field(ge=1)] = 1_000
+
+
 class LogSettings(Frozen):
     """Logs on stderr.
 

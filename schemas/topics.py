@@ -80,3 +80,30 @@ class Topics:
     def status_key(self, scheduler_id: str) -> str:
         """Redis string with the last status snapshot of one scheduler (JSON, expires)."""
         return f"{self.prefix}:status:{scheduler_id}"
+
+    def news_story_key(self, story: str) -> str:
+        """Redis string with what the news feed handler knows of one story (JSON, expires)."""
+        return f"{self.prefix}:news:story:{story}"
+
+    @property
+    def news_held_key(self) -> str:
+        """Redis hash of items under embargo, by story (JSON)."""
+        return f"{self.prefix}:news:held"
+
+    def news_statement_key(self, series: str) -> str:
+        """Redis string with the last statement of a central bank's series (JSON)."""
+        return f"{self.prefix}:news:statement:{series}"
+
+    def news_seen_key(self, kind: str, name: str) -> str:
+        """Redis string that says that a feed or a file was read before (expires)."""
+        return f"{self.prefix}:news:seen:{kind}:{name}"
+
+    @property
+    def edgar_seen_key(self) -> str:
+        """Redis sorted set of EDGAR accessions whose publishing Kafka confirmed, scored by that time in seconds."""
+        return f"{self.prefix}:edgar:seen"
+
+    @property
+    def edgar_covered_key(self) -> str:
+        """Redis string: up to which moment of EDGAR's feed everything has been published, in nanoseconds."""
+        return f"{self.prefix}:edgar:covered"

@@ -122,7 +122,7 @@ class Step:
         admitted: sequences that run for the first time or again.
         preempted: ids of sequences that were put back.
         kv_tokens: tokens in the KV cache that its decodes read.
-        attended_pairs: pairs of a prefill token and a token before its chunk.
+        attended_pairs: pairs of a prefill token and a token before it.
     """
 
     work: list[tuple[Sequence, int, bool]] = field(default_factory=list)
@@ -398,7 +398,7 @@ class SimCore:
 
     def _compute(self, sequence: Sequence, tokens: int, draft: _Draft) -> None:
         """Put a chunk of a prompt into the step."""
-        draft.step.attended_pairs += tokens * sequence.computed
+        draft.step.attended_pairs += _pairs(sequence.computed, tokens)
         sequence.computed += tokens
         emits = not sequence.missing
         sequence.scheduled += emits
@@ -434,7 +434,7 @@ class SimCore:
                     step.kv_tokens -= victim.computed
                 else:
                     step.prefill_tokens -= tokens
-                    step.attended_pairs -= tokens * victim.computed
+                    step.attended_pairs -= _pairs(victim.computed, tokens)
                     draft.held_tokens += tokens if victim.held else 0
                 break
         self._free(victim)
@@ -482,6 +482,11 @@ class SimCore:
     def _shared_full(self, shared_tokens: int) -> int:
         """Tokens of the shared prefix that fill whole blocks; only whole blocks are shared."""
         return shared_tokens // self.limits.block_size * self.limits.block_size
+
+
+def _pairs(before: int, tokens: int) -> int:
+    """Return the pairs that the attention of a chunk looks at: each token with all that precede it."""
+    return tokens * before + tokens * (tokens - 1) // 2
 
 
 def _urgent(sequence: Sequence, prefill_tokens: int) -> Urgent:

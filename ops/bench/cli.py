@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ops.commands.options import Config, Json, settings_of
+from ops.commands.options import Config, Json, needs_extra, settings_of
 from ops.runtime import run
 
 app = typer.Typer(no_args_is_help=True, help="Measure Tapewire on this machine.")
@@ -49,9 +49,37 @@ def overhead(
 
 
 @app.command()
+def feeds(
+    *,
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", help="HOST:PORT of a real Kafka; an embedded broker otherwise.")
+    ] = None,
+    filings: Annotated[int, typer.Option(min=1, help="Filings of the poll-to-publish run.")] = 60,
+    file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="HTML to measure with; made up otherwise.")
+    ] = None,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """HTML to text, memory of a large filing, and poll to publish against a local stand-in for SEC."""
+    settings = settings_of(config, {"kafka": {"bootstrap": kafka}} if kafka else None)
+    with needs_extra("feeds"):
+        from ops.bench.feeds import measure
+        from ops.bench.feeds import table as feeds_table
+
+    figures = run(lambda stop: measure(settings, stop, filings=filings, file=file, embedded=kafka is None))
+    if as_json:
+        sys.stdout.write(json.dumps(figures.as_dict()) + "\n")
+    else:
+        feeds_table(figures)
+
+
+@app.command()
 def latency(
     *,
-    scenario: Annotated[str, typer.Option("--scenario", help="Name of a scenario, or all.")] = "mixed",
+    scenario: Annotated[
+        str | None, typer.Option("--scenario", help="Name of a scenario, or all. Default: mixed; cpu with real vLLM.")
+    ] = None,
     engine: Annotated[
         str, typer.Option("--engine", help="sim (virtual time) or vllm (real, on this machine).")
     ] = "sim",
@@ -72,7 +100,7 @@ def latency(
     from ops.bench import latency as bench
 
     wanted = tuple(name.strip() for name in policies.split(",") if name.strip()) if policies else None
-    names = bench.scenario_names(engine) if scenario == "all" else [scenario]
+    names = bench.scenario_names(engine, scenario)
     missed = False
     for name in names:
         comparison = bench.run(name, engine=engine, profile=profile, policies=wanted, seeds=seeds, plot=plot)

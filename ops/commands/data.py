@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ops.commands import feed_check, feed_edgar, feed_news
 from ops.commands.options import Config, Json, settings_of
 from ops.runtime import run, say
 
@@ -26,6 +27,9 @@ class TailTopic(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(feed_app, name="feed")
+    feed_edgar.register(feed_app)
+    feed_news.register(feed_app)
+    feed_check.register(feed_app)
     app.command()(tail)
     app.add_typer(topics_app, name="topics")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from ops.config import Settings, load
 from ops.logs import configure
+from schemas.errors import ConfigError
 
 DEBUG_FLAG = "--debug"
 
@@ -43,3 +45,16 @@ def settings_of(
     settings = load(config, profile=profile, overrides=overrides)
     configure(settings.log, debug=debugging())
     return settings
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Say which extra to install where an import inside the block fails.
+
+    Raises:
+        ConfigError: a library of the extra is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"tapewire[{extra}]", f"needs the library {error.name}: install this extra") from None

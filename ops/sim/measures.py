@@ -28,7 +28,7 @@ def burst(outcome: Outcome, profile: Profile) -> dict[str, float]:
     link = profile.link_us * 1000
     last = max((job.done_ns for job in done), default=at)
     steps = len({job.first_ns for job in done})
-    alone = sum(_tokens(job, profile) for job in done) * costs.prefill_token + steps * costs.step
+    alone = sum(_seconds(job, profile) for job in done) + steps * costs.step
     best = _most_on_time(flash, profile, (at + SLO_NS - link - free_at) / NS)
     on_time = sum(1 for job in done if job.latency_ns <= SLO_NS)
     return {
@@ -78,11 +78,12 @@ def _flash(outcome: Outcome) -> list[Job]:
     return [job for job in outcome.jobs if job.arrival.class_index == FLASH]
 
 
-def _tokens(job: Job, profile: Profile) -> int:
-    """Return the tokens of a headline that no cache holds."""
-    wrap = profile.extractors["headline"]
-    block = profile.limits.block_size
-    return wrap.prompt_tokens - wrap.shared_prefix_tokens // block * block + job.arrival.text_tokens
+def _seconds(job: Job, profile: Profile) -> float:
+    """Return what the tokens of a headline cost that no cache holds."""
+    wrap, costs = profile.extractors["headline"], profile.costs
+    cached = wrap.shared_prefix_tokens // profile.limits.block_size * profile.limits.block_size
+    own = wrap.prompt_tokens - cached + job.arrival.text_tokens
+    return own * costs.prefill_token + (own * cached + own * (own - 1) / 2) * costs.attended_pair
 
 
 def _most_on_time(flash: list[Job], profile: Profile, seconds: float) -> int:
@@ -92,8 +93,8 @@ def _most_on_time(flash: list[Job], profile: Profile, seconds: float) -> int:
     if left < costs.floor:
         return 0
     count = 0
-    for tokens in sorted(_tokens(job, profile) for job in flash):
-        left -= tokens * costs.prefill_token
+    for seconds_of_one in sorted(_seconds(job, profile) for job in flash):
+        left -= seconds_of_one
         if left < 0:
             break
         count += 1

@@ -29,9 +29,21 @@ def test_golden_news_decodes() -> None:
     assert decode_news((GOLDEN / "v1" / "news.json").read_bytes()) == golden.NEWS
 
 
+def test_golden_news_from_a_feed_decodes() -> None:
+    """What a feed handler adds to a news event is read with every field in place."""
+    raw = (GOLDEN / "v1" / "news_from_a_feed.json").read_bytes()
+    assert decode_news(raw) == golden.NEWS_FROM_A_FEED
+
+
 def test_golden_filing_decodes() -> None:
     """A filing event as version 1 wrote it is read with every field in place."""
     assert decode_filing((GOLDEN / "v1" / "filing.json").read_bytes()) == golden.FILING
+
+
+def test_golden_filing_from_a_feed_decodes() -> None:
+    """What a feed handler adds to a filing event is read with every field in place."""
+    raw = (GOLDEN / "v1" / "filing_from_a_feed.json").read_bytes()
+    assert decode_filing(raw) == golden.FILING_FROM_A_FEED
 
 
 @pytest.mark.parametrize("name", sorted(golden.OUTPUTS))
@@ -59,7 +71,8 @@ def test_every_supported_version_has_golden_files() -> None:
 @pytest.mark.parametrize("record", RECORDS)
 def test_golden_records_use_every_field(record: type[msgspec.Struct]) -> None:
     """A field that is added without a golden file fails here."""
-    examples = [value for value in (golden.NEWS, golden.FILING, *golden.OUTPUTS.values()) if isinstance(value, record)]
+    inputs = (golden.NEWS, golden.NEWS_FROM_A_FEED, golden.FILING, golden.FILING_FROM_A_FEED)
+    examples = [value for value in (*inputs, *golden.OUTPUTS.values()) if isinstance(value, record)]
     defaults = {field.name: field for field in msgspec.structs.fields(record)}
     assert examples
     for name, field in defaults.items():

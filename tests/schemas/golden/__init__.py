@@ -51,6 +51,20 @@ NEWS = NewsEvent(
     embargo_until_ns=1773065700000000000,
     url="https://news.example/harborline/20260309-0066",
 )
+NEWS_FROM_A_FEED = NewsEvent(
+    event_id="fed:fed-statement-2026-03-18:2",
+    source="fed",
+    headline="Federal Reserve issues FOMC statement",
+    received_at_ns=1773858001250000000,
+    version=2,
+    urgency=1,
+    status=NewsStatus.KILLED,
+    supersedes="fed:fed-statement-2026-03-18:1",
+    earlier=["fed:fed-statement-2026-03-18:0"],
+    duplicate_of="harborline:20260318-0007:1",
+    changed=["The Committee decided to lower the target range.", "No longer said: Risks are balanced."],
+    notes=["body: mojibake", "published: without_zone=2026-03-18 14:00"],
+)
 FILING = FilingEvent(
     event_id="0009990904-26-000027:d8k:1",
     accession="0009990904-26-000027",
@@ -68,6 +82,18 @@ FILING = FilingEvent(
     parts=3,
     url="https://filings.example/0009990904-26-000027/d8k.htm",
 )
+
+FILING_FROM_A_FEED = FilingEvent(
+    event_id="0009990904-26-000024:1:1",
+    accession="0009990904-26-000024",
+    form="8-K/A",
+    text="The registrant amends its report of November 1.",
+    received_at_ns=1_730_500_000_500_000_000,
+    accepted_at_ns=1_730_500_000_000_000_000,
+    amends="0009990904-26-000023",
+    notes=["text: invisible=2"],
+)
+"""With what a feed handler adds to a filing event."""
 _STAMPS = {stage: 1773065709859000000 + index * 1_000_000 for index, stage in enumerate(Stage)}
 SIGNAL = Signal(
     signal_id="64ab8b0c1d6a2d1ee9db9d0d3ff0f2ad",
