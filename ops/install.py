@@ -79,7 +79,7 @@ def requirements(project: dict[str, Any], engine: Engine, *, production: bool = 
         engine: which build of vLLM, or none.
         production: leave out what only a demo and the tests need.
     """
-    extras = [] if production else ["embedded", "dev"]
+    extras = ["feeds"] if production else ["feeds", "embedded", "plots", "dev"]
     if engine != "sim":
         extras.append(engine)
     wanted = list(project["dependencies"])
