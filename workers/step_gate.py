@@ -17,7 +17,13 @@ from schemas.frames import StepPolicy
 MARGIN_SECONDS = 0.005
 """Kept free before every deadline: the answer's way through detokenising, sockets and two processes."""
 MODEL_ERROR = 0.15
-"""Kept free as well, as a fraction of all predicted time: single steps scatter around the fitted line."""
+"""Least that is kept free as well, as a fraction of all predicted time: single steps scatter around the fitted line."""
+MOST_ERROR = 1.0
+"""Most of it. Steps that take twice what the model says call for another model, not for a larger reserve."""
+ERROR_STEP = 0.03
+"""What a step that took longer than predicted with its reserve adds to the reserve."""
+ERROR_SHARE = 0.02
+"""Share of steps that may take that long: where the reserve neither grows nor shrinks (a quantile tracker)."""
 PACK_ERROR = 0.03
 """The same for a step that urgent work has to itself: the model knows those best, and every per cent that is kept
 free here is an answer of a burst that will not be on time."""
@@ -94,7 +100,7 @@ NOTHING = Free()
 
 
 class StepGate:
-    """Decides step by step; its only state is since when the lower classes have stood still.
+    """Decides step by step; its state is since when lower classes stand still, and how far predictions were off.
 
     Args:
         step_tokens: most tokens of one step (``max_num_batched_tokens``).
@@ -104,6 +110,8 @@ class StepGate:
     def __init__(self, step_tokens: int, hold_seconds: float = HOLD_SECONDS) -> None:
         self._step_tokens = step_tokens
         self._hold_ns = int(hold_seconds * 1e9)
+        self.error = MODEL_ERROR
+        """Fraction of predicted time that is kept free; see `observe`."""
         self._prefill_held_ns: int | None = None
         self._decodes_held_ns: int | None = None
 
@@ -179,6 +187,15 @@ class StepGate:
             return (True,) * len(urgent)
         return tuple(takes)
 
+    def observe(self, predicted_seconds: float, seconds: float) -> None:
+        """Learn from a step how far predictions can be trusted on this machine, now."""
+        if not (isfinite(predicted_seconds) and isfinite(seconds) and predicted_seconds > 0 and seconds > 0):
+            return
+        if seconds > predicted_seconds * (1 + self.error):
+            self.error = min(self.error + ERROR_STEP, MOST_ERROR)
+        else:
+            self.error = max(self.error - ERROR_STEP * ERROR_SHARE / (1 - ERROR_SHARE), MODEL_ERROR)
+
     def _spare(self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free) -> float | None:
         """Return the seconds that this step may take beyond its urgent work, or None when no deadline counts."""
         alive = sorted((r for r in urgent if r.deadline_ns > starts_ns), key=lambda r: r.deadline_ns)
@@ -194,7 +211,7 @@ class StepGate:
             prefill_steps = -(-tokens // self._step_tokens) if request.prefill_tokens else 0
             steps = max(1, prefill_steps + request.output_tokens - (1 if prefill_steps else 0))
             work = steps * (policy.step_seconds + beside) + tokens * policy.prefill_token_seconds
-            predictable = ((request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS) / (1 + MODEL_ERROR)
+            predictable = ((request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS) / (1 + self.error)
             # What is left is shared by the steps it needs; all of it is this step's when it is the only one.
             share = (predictable - work) / steps
             spare = share if spare is None else min(spare, share)
