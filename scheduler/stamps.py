@@ -85,9 +85,11 @@ class StampWriter:
 
     async def stop(self, timeout: float) -> None:
         """Write what is left, for at most ``timeout`` seconds, and close."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._task is None:  # never started: there is nothing to write, and nobody to write it to
+            await self._client.aclose()
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
         try:
             async with asyncio.timeout(timeout):
                 while self._buffer:

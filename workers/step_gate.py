@@ -17,10 +17,18 @@ from schemas.frames import StepPolicy
 MARGIN_SECONDS = 0.005
 """Kept free before every deadline: the answer's way through detokenising, sockets and two processes."""
 MODEL_ERROR = 0.15
-"""Kept free as well, as a fraction of all predicted time: single steps scatter around the fitted line."""
-PACK_ERROR = 0.03
-"""The same for a step that urgent work has to itself: the model knows those best, and every per cent that is kept
-free here is an answer of a burst that will not be on time."""
+"""Least that is kept free as well, as a fraction of all predicted time: single steps scatter around the fitted line."""
+MOST_ERROR = 1.0
+"""Most of it. Steps that take twice what the model says call for another model, not for a larger reserve."""
+ERROR_STEP = 0.03
+"""What a step that took longer than predicted with its reserve adds to the reserve."""
+ERROR_SHARE = 0.02
+"""Share of steps that may take that long: where the reserve neither grows nor shrinks (a quantile tracker)."""
+PACK_ERROR = 0.02
+PACK_MARGIN_SECONDS = 0.004
+"""The same two for a step that urgent work has to itself: the model knows those best, and every per cent that is kept
+free here is an answer of a burst that will not be on time. Found in the simulator: with less, whole bursts come late;
+with more, room is left."""
 HOLD_SECONDS = 0.5
 """Longest time in a row that lower classes stand still for urgent work. A bulk event has seconds, so one stop of this
 length is harmless; without a bound an urgent class above its capacity would stop them for good."""
@@ -94,7 +102,7 @@ NOTHING = Free()
 
 
 class StepGate:
-    """Decides step by step; its only state is since when the lower classes have stood still.
+    """Decides step by step; its state is since when lower classes stand still, and how far predictions were off.
 
     Args:
         step_tokens: most tokens of one step (``max_num_batched_tokens``).
@@ -104,6 +112,8 @@ class StepGate:
     def __init__(self, step_tokens: int, hold_seconds: float = HOLD_SECONDS) -> None:
         self._step_tokens = step_tokens
         self._hold_ns = int(hold_seconds * 1e9)
+        self.error = MODEL_ERROR
+        """Fraction of predicted time that is kept free; see `observe`."""
         self._prefill_held_ns: int | None = None
         self._decodes_held_ns: int | None = None
 
@@ -157,7 +167,7 @@ class StepGate:
         All results of a step come at its end, so one request too many makes all of them late. What cannot be on time
         any more takes part only when nothing that can is kept waiting or made late by it.
         """
-        alone = policy.step_seconds * (1 + PACK_ERROR) + MARGIN_SECONDS
+        alone = policy.step_seconds * (1 + PACK_ERROR) + PACK_MARGIN_SECONDS
         alone += free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
         per_token = policy.prefill_token_seconds * (1 + PACK_ERROR)
         slack = [(request.deadline_ns - starts_ns) / 1e9 - alone for request in urgent]
@@ -179,6 +189,15 @@ class StepGate:
             return (True,) * len(urgent)
         return tuple(takes)
 
+    def observe(self, predicted_seconds: float, seconds: float) -> None:
+        """Learn from a step how far predictions can be trusted on this machine, now."""
+        if not (isfinite(predicted_seconds) and isfinite(seconds) and predicted_seconds > 0 and seconds > 0):
+            return
+        if seconds > predicted_seconds * (1 + self.error):
+            self.error = min(self.error + ERROR_STEP, MOST_ERROR)
+        else:
+            self.error = max(self.error - ERROR_STEP * ERROR_SHARE / (1 - ERROR_SHARE), MODEL_ERROR)
+
     def _spare(self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free) -> float | None:
         """Return the seconds that this step may take beyond its urgent work, or None when no deadline counts."""
         alive = sorted((r for r in urgent if r.deadline_ns > starts_ns), key=lambda r: r.deadline_ns)
@@ -194,7 +213,7 @@ class StepGate:
             prefill_steps = -(-tokens // self._step_tokens) if request.prefill_tokens else 0
             steps = max(1, prefill_steps + request.output_tokens - (1 if prefill_steps else 0))
             work = steps * (policy.step_seconds + beside) + tokens * policy.prefill_token_seconds
-            predictable = ((request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS) / (1 + MODEL_ERROR)
+            predictable = ((request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS) / (1 + self.error)
             # What is left is shared by the steps it needs; all of it is this step's when it is the only one.
             share = (predictable - work) / steps
             spare = share if spare is None else min(spare, share)

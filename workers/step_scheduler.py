@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -26,6 +26,14 @@ from workers.step_notes import StepNote, read_note
 
 READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 """A waiting request in another state waits for something that tokens cannot give it, like a grammar."""
+
+
+class _Ahead(NamedTuple):
+    """A step that was scheduled and has not ended (nanoseconds)."""
+
+    scheduled_ns: int
+    predicted_ns: int
+    ends_ns: int
 
 
 class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by mypy, so its classes are Any
@@ -43,7 +51,8 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
         self._allowance: Allowance | None = None
         self._left = 0
         self._excluded: frozenset[str] = frozenset()
-        self._ends: deque[int] = deque()
+        self._ends: deque[_Ahead] = deque()
+        self._ended_ns = 0
 
     # What vLLM calls
 
@@ -61,22 +70,28 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Put the next step together; see vLLM's `SchedulerInterface.schedule`."""
-        starts_ns = max(self.clock_ns(), self._ends[-1] if self._ends else 0)
+        now_ns = self.clock_ns()
+        starts_ns = max(now_ns, self._ends[-1].ends_ns) if self._ends else now_ns
         waiting = self._open(starts_ns)
         output = super().schedule(*args, **kwargs)
         scheduled = output.num_scheduled_tokens
         # What got nothing although others were held for it is kept out by something else, as a full KV cache.
         # Holding them any longer could keep it out for ever.
         self._blocked.update(i for i in waiting if i not in scheduled and i not in self._excluded)
-        self._ends.append(starts_ns + self._predicted_ns(scheduled))
+        predicted_ns = self._predicted_ns(scheduled)
+        self._ends.append(_Ahead(now_ns, predicted_ns, starts_ns + predicted_ns))
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Take what a step produced; see vLLM's `SchedulerInterface.update_from_output`."""
         if self._ends:
-            # A step that was scheduled ahead begins when this one ends, not when that was predicted.
-            delay = self.clock_ns() - self._ends.popleft()
-            self._ends = deque(end + delay for end in self._ends)
+            now_ns, step = self.clock_ns(), self._ends.popleft()
+            # The step began when it was scheduled, or when the one before had ended.
+            self.gate.observe(step.predicted_ns / 1e9, (now_ns - max(step.scheduled_ns, self._ended_ns)) / 1e9)
+            self._ended_ns = now_ns
+            # A step that was scheduled ahead begins now, not when that was predicted.
+            delay = now_ns - step.ends_ns
+            self._ends = deque(ahead._replace(ends_ns=ahead.ends_ns + delay) for ahead in self._ends)
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:

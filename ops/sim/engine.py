@@ -108,8 +108,10 @@ class VirtualWorker:
         self.started_steps += 1
         self._seconds = max(0.2, self.rng.gauss(1.0, self.noise)) * self.costs.seconds(step)
         end = self._ends_ns = now_ns + max(1, int(self._seconds * 1e9))
+        # Nobody knows when a step will end; what is scheduled ahead has to do with what it should take.
+        expected = now_ns + int(self.costs.seconds(step) * 1e9)
         while len(self._ahead) < self.run_ahead:
-            following = self.core.schedule(end)
+            following = self.core.schedule(expected)
             if following is None:
                 break
             self._ahead.append(following)

@@ -29,6 +29,7 @@ from schemas.frames import (
     Result,
     Results,
     Started,
+    StepPolicy,
     StepReport,
     TokenizerFile,
     TokenizerWanted,
@@ -156,6 +157,8 @@ async def test_hello_describes_the_engine(bench: Bench) -> None:
     assert (limits.max_model_len, limits.max_num_batched_tokens, limits.max_num_seqs) == (1024, 512, 16)
     assert limits.kv_blocks * limits.block_size >= limits.max_model_len
     assert (engine.name, engine.model) == ("vllm", "SmolLM2-135M-Instruct")
+    assert bench.hello.step_gate
+    assert bench.hello.steps_ahead == 0
     assert engine.model_revision
     prompts = {extractor.name: extractor for extractor in bench.hello.extractors}
     assert prompts["headline"].max_new_tokens == 1
@@ -287,3 +290,24 @@ async def test_urgent_work_overtakes(bench: Bench) -> None:
     urgent = ended.results[headline.request_id].completed_ns
     later = [request for request in filings if ended.results[request.request_id].completed_ns > urgent]
     assert len(later) > len(filings) // 2
+
+
+async def test_a_policy_reaches_vllms_scheduler(bench: Bench) -> None:
+    """A policy that comes with work splits the steps in vLLM's own process: no step has more than its 32 tokens."""
+    bench.scheduler.send(Requests(session="s", requests=[], policy=valve(32)))
+    ended = await bench.run(bench.request(f"New {FILING * 12}", "filing", priority=2))
+    assert not ended.failures
+    assert sum(report.prefill_tokens for report in ended.reports) > 10 * 32
+    assert all(report.prefill_tokens <= 32 * report.steps for report in ended.reports)
+    bench.scheduler.send(Requests(session="s", requests=[], policy=valve(512)))
+
+
+def valve(tokens: int) -> StepPolicy:
+    """Return a policy of so many lower-class tokens per step."""
+    return StepPolicy(
+        lower_step_tokens=tokens,
+        step_seconds=0.05,
+        prefill_token_seconds=5e-4,
+        decode_seconds=2e-3,
+        kv_token_seconds=0.0,
+    )

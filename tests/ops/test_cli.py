@@ -22,6 +22,8 @@ def away(port: int) -> dict[str, str]:
         "TAPEWIRE_KAFKA__BOOTSTRAP": f"127.0.0.1:{port}",
         "TAPEWIRE_KAFKA__CONNECT_SECONDS": "0.5",
         "TAPEWIRE_REDIS__URL": f"redis://127.0.0.1:{port}/0",
+        # Of its own: a scheduler on the default address must not get in the way.
+        "TAPEWIRE_LINK__ADDRESS": f"ipc:///tmp/tapewire-test-{port}",
     }
 
 

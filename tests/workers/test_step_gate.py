@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.frames import StepPolicy
-from workers.step_gate import HOLD_SECONDS, MARGIN_SECONDS, MODEL_ERROR, RELEASE_TOKENS, Free, Lower, StepGate, Urgent
+from workers.step_gate import (
+    HOLD_SECONDS,
+    MARGIN_SECONDS,
+    MODEL_ERROR,
+    MOST_ERROR,
+    RELEASE_TOKENS,
+    Free,
+    Lower,
+    StepGate,
+    Urgent,
+)
 
 NOW = 1_700_000_000_000_000_000
 MS = 1_000_000
@@ -137,6 +147,30 @@ def test_a_clock_set_back_does_not_prolong_a_stop() -> None:
     end = back + int(HOLD_SECONDS * 1e9)
     request = Urgent(prefill_tokens=100, deadline_ns=end + 10 * MS)
     assert gate.allow(policy(), [request], BUSY, end).lower_decodes
+
+
+def test_the_reserve_follows_how_far_predictions_are_off() -> None:
+    """Steps half again as long as predicted raise the reserve until it covers them, and good ones let it sink again."""
+    gate = StepGate(STEP_TOKENS)
+    relaxed = gate.allow(policy(), [urgent(50)], BUSY, NOW).lower_prefill_tokens
+    for _ in range(100):
+        gate.observe(0.1, 0.15)
+    assert 0.45 < gate.error < 0.55
+    assert gate.allow(policy(), [urgent(50)], BUSY, NOW).lower_prefill_tokens < relaxed
+    for _ in range(1000):
+        gate.observe(0.1, 0.1)
+    assert gate.error == MODEL_ERROR
+    for _ in range(100):
+        gate.observe(0.1, 100.0)
+    assert gate.error == MOST_ERROR
+
+
+@pytest.mark.parametrize(("predicted", "seconds"), [(0, 1), (math.nan, 1), (1, math.inf), (1, -1), (1, math.nan)])
+def test_times_of_nonsense_teach_nothing(predicted: float, seconds: float) -> None:
+    """A clock that jumps or a model that is broken leaves the reserve as it is."""
+    gate = StepGate(STEP_TOKENS)
+    gate.observe(predicted, seconds)
+    assert gate.error == MODEL_ERROR
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0])
