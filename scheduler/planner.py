@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import islice
 
 from scheduler.budgets import Use, WorkerBudget
 from scheduler.floors import Floors
@@ -234,10 +235,11 @@ class Planner:
         self._expire(now_ns, plan)
         for worker in self._workers.values():
             worker.begin_plan(now_ns, self._urgent_waiting if URGENT in worker.takes else None)
+        saved: set[str] = set()
         for class_index in range(URGENT + 1, len(self.classes)):
-            self._plan_floor(class_index, plan)
+            self._plan_floor(class_index, saved, plan)
         closed: set[str] = set()
-        self._plan_urgent(now_ns, closed, plan)
+        self._plan_urgent(now_ns, saved, closed, plan)
         for class_index in range(URGENT + 1, len(self.classes)):
             self._plan_class(class_index, closed, plan)
         for worker in self._workers.values():
@@ -255,9 +257,10 @@ class Planner:
         ]
         return takers, lenders
 
-    def _plan_urgent(self, now_ns: int, closed: set[str], plan: Plan) -> None:
+    def _plan_urgent(self, now_ns: int, saved: set[str], closed: set[str], plan: Plan) -> None:
         queue, late = self._queues[URGENT], self._late[URGENT]
-        candidates, _ = self._candidates(URGENT)
+        takers, _ = self._candidates(URGENT)
+        candidates = [w for w in takers if w.worker_id not in saved]
         if candidates:
             put_aside = 0
             while put_aside < MOST_PUT_ASIDE and (work := queue.peek()) is not None:
@@ -273,7 +276,7 @@ class Planner:
                     if self._place_urgent(work, late, candidates, now_ns, plan) is _Fate.WAITS:
                         break
         if queue or late:
-            closed.update(w.worker_id for w in candidates)
+            closed.update(w.worker_id for w in takers)
 
     def _place_urgent(
         self, work: Work, queue: DeadlineQueue, candidates: list[PoolWorker], now_ns: int, plan: Plan
@@ -324,15 +327,24 @@ class Planner:
         assert best is not None  # noqa: S101 - the text was cut to what the roomiest of them holds
         return best
 
-    def _plan_floor(self, class_index: int, plan: Plan) -> None:
-        """Dispatch what a class has earned while more urgent work was served."""
+    def _plan_floor(self, class_index: int, saved: set[str], plan: Plan) -> None:
+        """Dispatch what a class has earned while more urgent work was served.
+
+        Where urgent requests leave no slot or no KV blocks for it, the worker gets no more of them until there is
+        room: they would take each place that comes free, and the floor would never fit.
+        """
         queue = self._queues[class_index]
         if not queue or not self._urgent_before(class_index):
             return
-        takers, _ = self._candidates(class_index)
-        while (work := queue.peek()) is not None and self._floors.earned(class_index, work.token_count):
+        takers = [w for w in self._candidates(class_index)[0] if w.worker_id not in saved]
+        while takers and (work := queue.peek()) is not None:
+            if not self._floors.earned(class_index, self._tokens(work, takers[0])):
+                return
             placed = self._roomiest(work, class_index, takers, floor=True)
             if placed is None:
+                extractor = self.classes[class_index].extractor
+                drains = (w for w in takers if w.would_hold_but_for_urgent(extractor, work.token_count))
+                saved.update(w.worker_id for w in islice(drains, 1))
                 return
             queue.pop()
             work.floor = True
@@ -388,10 +400,15 @@ class Planner:
         worker.budget.take(work.request_id, use)
         worker.in_flight[work.request_id] = work
         self._in_flight[work.class_index] += 1
-        tokens = use.prompt_tokens + worker.budget.extractors[self.classes[work.class_index].extractor].max_new_tokens
         waiting = [bool(q) for q in self._queues]
-        self._floors.dispatched(work.class_index, tokens, waiting)
+        self._floors.dispatched(work.class_index, self._tokens(work, worker), waiting, floor=work.floor)
         plan.dispatches.append((work, worker.worker_id))
+
+    def _tokens(self, work: Work, worker: PoolWorker) -> int:
+        """Return what a worker computes for work: the prompt without its cached prefix, and the longest answer."""
+        extractor = self.classes[work.class_index].extractor
+        fresh = worker.budget.use_of(extractor, work.token_count, urgent=False).prompt_tokens
+        return fresh + worker.budget.extractors[extractor].max_new_tokens
 
     def _revoke(self, work: Work, worker: PoolWorker, plan: Plan) -> None:
         """Take back less urgent work that has produced nothing; its deadline stays as it was.

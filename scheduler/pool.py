@@ -114,6 +114,14 @@ class PoolWorker:
                 return None
         return victims
 
+    def would_hold_but_for_urgent(self, extractor: str, token_count: int) -> bool:
+        """Return whether only urgent requests are in the way of a less urgent text: they are soon done."""
+        if token_count > self.budget.text_limit(extractor):
+            return False
+        urgent = [work.request_id for work in self.in_flight.values() if work.class_index == URGENT]
+        use = self.budget.use_of(extractor, token_count, urgent=False)
+        return bool(urgent) and self.budget.holds(use, without=urgent)
+
     def begin_plan(self, now_ns: int, urgent_tokens: int | None) -> None:
         """Look at the engine once per plan: what runs there, and what less urgent work may take of its steps.
 

@@ -293,6 +293,8 @@ class SchedulerSettings(Frozen):
             raise ValueError("classes must name at least one class")
         if len(set(names)) != len(names):
             raise ValueError(f"classes has a name twice: {', '.join(names)}")
+        if sum(c.floor for c in self.classes[1:]) >= 1:
+            raise ValueError("the floors of classes must leave something to the most urgent class: together below 1")
         if not self.rules:
             raise ValueError("rules must hold at least one rule")
         for rule in self.rules:

@@ -87,6 +87,7 @@ def test_a_wrong_setting_is_named(group: type[Frozen], values: dict[str, Any], f
         (ClassSettings, {"name": "a", "slo_ms": 10, "toxic_ms": 9}, "toxic_ms"),
         (SchedulerSettings, {"classes": ()}, "classes"),
         (SchedulerSettings, {"classes": (*DEFAULT_CLASSES, DEFAULT_CLASSES[0])}, "flash"),
+        (SchedulerSettings, {"classes": [c.model_copy(update={"floor": 0.5}) for c in DEFAULT_CLASSES]}, "floors"),
         (SchedulerSettings, {"rules": ()}, "rules"),
         (SchedulerSettings, {"rules": ({"service_class": "express"},)}, "express"),
         (SchedulerSettings, {"rules": ({"service_class": "flash", "topic": "news"},)}, "last of rules"),
