@@ -26,7 +26,7 @@ FIRST_TOKEN_ID, LAST_TOKEN_ID = 1_000, 40_000
 PATIENCE = 300.0
 """Seconds without any result after which a run is given up."""
 SERIAL = itertools.count()
-"""Makes vLLM's request ids unique over all runs of a process."""
+"""Numbers the runs of a process: makes vLLM's request ids and the prompts unique."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,6 +46,7 @@ class RealRun:
     profile: Profile
     policy: Policy
     arrivals: Sequence[Arrival]
+    _serial: int = field(default_factory=lambda: next(SERIAL))
     _began_ns: int = 0
     _began_epoch_ns: int = 0
     _jobs: list[Job] = field(default_factory=list)
@@ -168,8 +169,8 @@ class RealRun:
             block = self.engine.limits.block_size
             cached = self.profile.extractors[request.extractor].shared_prefix_tokens // block * block
             params = self.engine.backend.with_note(params, note_for(request, cached, self._step_policy))
-        key = f"{job.number}-{dispatch.request_id}-{next(SERIAL)}"
-        ids = _prompt(self.profile, job)
+        key = f"{self._serial}-{job.number}-{dispatch.request_id}-{job.runs}"
+        ids = _prompt(self.profile, job, self._serial)
         try:
             async for _ in self.engine.generate(key, ids, params, engine_priority(request)):
                 if not job.first_ns:
@@ -248,11 +249,11 @@ def _params(output_tokens: int) -> Any:
     )
 
 
-def _prompt(profile: Profile, job: Job) -> list[int]:
-    """Return a prompt: the extractor's shared prefix, then tokens of its own."""
+def _prompt(profile: Profile, job: Job, run: int) -> list[int]:
+    """Return a prompt: the extractor's shared prefix, then tokens that no other run has put into the prefix cache."""
     name = CLASSES[job.arrival.class_index].extractor
     wrap = profile.extractors[name]
-    shared, own = random.Random(name), random.Random(job.number)  # noqa: S311 - arbitrary text, the same in every run
+    shared, own = random.Random(name), random.Random(f"{run}-{job.number}")  # noqa: S311 - arbitrary text
     own_tokens = wrap.prompt_tokens - wrap.shared_prefix_tokens + job.arrival.text_tokens
     return [
         *(shared.randint(FIRST_TOKEN_ID, LAST_TOKEN_ID) for _ in range(wrap.shared_prefix_tokens)),

@@ -18,7 +18,8 @@ def burst(outcome: Outcome, profile: Profile) -> dict[str, float]:
 
     ``makespan_ratio`` is the time from the end of the steps that were already decided when the burst came to the last
     result, against what its tokens and steps cost alone; ``from_arrival_ratio`` the same from the burst itself.
-    ``on_time_ratio`` compares with shortest first in one step right behind those decided steps, which no order beats.
+    ``on_time_ratio`` compares with shortest first in one step right behind those decided steps, which no order beats
+    at the engine's mean speed; a step that turns out faster can.
     """
     flash = _flash(outcome)
     done = [job for job in flash if job.done_ns]
