@@ -129,7 +129,7 @@ class WorkerBudget:
         """
         limits = self.limits
         kv, seqs = (self._kv_total, limits.max_num_seqs) if use.urgent else self._lower_space()
-        freed = sum(self._uses[request_id].kv_blocks for request_id in without)
+        freed = sum(self._uses[request_id].kv_blocks for request_id in without) if without else 0
         return self.seqs - len(without) < seqs and self.kv_blocks - freed + use.kv_blocks <= kv
 
     def _lower_space(self) -> tuple[int, int]:

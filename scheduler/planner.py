@@ -299,11 +299,12 @@ class Planner:
         occupied = worker.budget.urgent_tokens + worker.budget.late_tokens
         if worker.delays(use) or (occupied and finish_ns > limit_ns):
             return _Fate.WAITS  # it would make others late, or itself be late behind them
-        victims = worker.in_the_way(use)
-        if victims is None:
-            return _Fate.WAITS
-        for victim in victims:
-            self._revoke(victim, worker, plan)
+        if not worker.budget.holds(use):
+            victims = worker.in_the_way(use)
+            if victims is None:
+                return _Fate.WAITS
+            for victim in victims:
+                self._revoke(victim, worker, plan)
         if not worker.budget.fits(use):
             return _Fate.WAITS
         queue.pop()
@@ -336,13 +337,17 @@ class Planner:
         queue = self._queues[class_index]
         if not queue or not self._urgent_before(class_index):
             return
+        first = queue.peek()
+        if first is None or not self._floors.earned(class_index, first.token_count):
+            return  # the answer comes on top, so it is not enough in any case
         takers = [w for w in self._candidates(class_index)[0] if w.worker_id not in saved]
         while takers and (work := queue.peek()) is not None:
-            if not self._floors.earned(class_index, self._tokens(work, takers[0])):
+            extractor = self.classes[class_index].extractor
+            use = takers[0].budget.use_of(extractor, work.token_count, urgent=False)
+            if not self._floors.earned(class_index, self._tokens(work, takers[0], use)):
                 return
             placed = self._roomiest(work, class_index, takers, floor=True)
             if placed is None:
-                extractor = self.classes[class_index].extractor
                 drains = (w for w in takers if w.would_hold_but_for_urgent(extractor, work.token_count))
                 saved.update(w.worker_id for w in islice(drains, 1))
                 return
@@ -401,14 +406,13 @@ class Planner:
         worker.in_flight[work.request_id] = work
         self._in_flight[work.class_index] += 1
         waiting = [bool(q) for q in self._queues]
-        self._floors.dispatched(work.class_index, self._tokens(work, worker), waiting, floor=work.floor)
+        self._floors.dispatched(work.class_index, self._tokens(work, worker, use), waiting, floor=work.floor)
         plan.dispatches.append((work, worker.worker_id))
 
-    def _tokens(self, work: Work, worker: PoolWorker) -> int:
+    def _tokens(self, work: Work, worker: PoolWorker, use: Use) -> int:
         """Return what a worker computes for work: the prompt without its cached prefix, and the longest answer."""
         extractor = self.classes[work.class_index].extractor
-        fresh = worker.budget.use_of(extractor, work.token_count, urgent=False).prompt_tokens
-        return fresh + worker.budget.extractors[extractor].max_new_tokens
+        return use.prompt_tokens + worker.budget.extractors[extractor].max_new_tokens
 
     def _revoke(self, work: Work, worker: PoolWorker, plan: Plan) -> None:
         """Take back less urgent work that has produced nothing; its deadline stays as it was.
