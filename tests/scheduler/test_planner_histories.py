@@ -13,6 +13,7 @@ from scheduler.budgets import WorkerBudget
 from scheduler.planner import Plan, Planner
 from scheduler.queues import GRAIN_NS
 from scheduler.work import State, Work
+from schemas.frames import StepReport
 from schemas.settings import ReserveSettings
 from tests.scheduler import make
 
@@ -29,8 +30,10 @@ class _Twin:
     def __init__(self) -> None:
         self.planner, self.mirror = Planner(make.CLASSES), Planner(make.CLASSES)
         self.works: dict[int, Work] = {}
+        self.productive: Counter[int] = Counter()
         self.mirrored: dict[int, Work] = {}
         self.budgets: dict[str, WorkerBudget] = {}
+        self.mirrored_budgets: dict[str, WorkerBudget] = {}
 
     def add(self, **kwargs: Any) -> int:
         number = len(self.works)
@@ -40,10 +43,11 @@ class _Twin:
             planner.add(works[number])
         return number
 
-    def add_worker(self, worker_id: str, classes: list[str], **limits: int) -> None:
-        self.budgets[worker_id] = make.budget(reserve=RESERVE, **limits)
-        self.planner.add_worker(worker_id, self.budgets[worker_id], classes)
-        self.mirror.add_worker(worker_id, make.budget(reserve=RESERVE, **limits), classes)
+    def add_worker(self, worker_id: str, classes: list[str], *, gated: bool = False, **limits: int) -> None:
+        for planner, budgets in ((self.planner, self.budgets), (self.mirror, self.mirrored_budgets)):
+            extractors = {e.name: e for e in make.extractors()}
+            budgets[worker_id] = WorkerBudget(make.limits(**limits), extractors, RESERVE, gated=gated)
+            planner.add_worker(worker_id, budgets[worker_id], classes, gated=gated, steps_ahead=int(gated))
 
 
 def _shown(plan: Plan) -> Any:
@@ -70,8 +74,8 @@ class PlannerMachine(RuleBasedStateMachine):
         self.ended: Counter[int] = Counter()
         self.dispatched: Counter[int] = Counter()
         self.requeued: Counter[int] = Counter()
-        for _ in range(2):
-            self.worker_joins(classes=[], max_num_seqs=3, max_model_len=2048, kv_blocks=512)
+        for gated in (False, True):
+            self.worker_joins(classes=[], max_num_seqs=3, max_model_len=2048, kv_blocks=512, gated=gated)
 
     @rule(
         class_index=st.integers(0, 2),
@@ -99,13 +103,17 @@ class PlannerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 4),
         max_model_len=st.sampled_from([256, 2048]),
         kv_blocks=st.sampled_from([24, 512]),
+        gated=st.booleans(),
     )
-    def worker_joins(self, classes: list[str], max_num_seqs: int, max_model_len: int, kv_blocks: int) -> None:
+    def worker_joins(
+        self, classes: list[str], max_num_seqs: int, max_model_len: int, kv_blocks: int, gated: bool
+    ) -> None:
         """A worker of some size says hello."""
         self.workers += 1
         self.twin.add_worker(
             f"w{self.workers}",
             classes,
+            gated=gated,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
             kv_blocks=kv_blocks,
@@ -129,11 +137,15 @@ class PlannerMachine(RuleBasedStateMachine):
         ]
         for work in plan.revoked:
             assert work.class_index != 0
+            assert not self.twin.productive[int(work.event_id)], "took back what had produced"
             self._waits_again(int(work.event_id))
         for work, worker_id in plan.dispatches:
             number = int(work.event_id)
             assert number in self.queued, "dispatched what was not waiting"
             assert not work.toxic_ns or work.toxic_ns > self.now
+            if work.floor:
+                assert any(self.twin.works[n].class_index < work.class_index for n in self.queued - {number})
+            self.twin.productive[number] = False
             self.queued.remove(number)
             self.flying[number] = worker_id
             self.dispatched[number] += 1
@@ -159,6 +171,7 @@ class PlannerMachine(RuleBasedStateMachine):
             request_id = self.twin.works[number].request_id
             assert self.twin.planner.prefilled(self.flying[number], request_id) is self.twin.works[number]
             self.twin.mirror.prefilled(self.flying[number], request_id)
+            self.twin.productive[number] = True
 
     @rule(choice=st.integers(0, 50), again=st.booleans())
     def result(self, choice: int, again: bool) -> None:
@@ -173,6 +186,39 @@ class PlannerMachine(RuleBasedStateMachine):
         else:
             self._ends(number)
         assert self.twin.planner.finish(worker_id, work.request_id) is None
+
+    @rule(
+        choice=st.integers(0, 50),
+        count=st.sampled_from([1, 40]),
+        steps=st.integers(0, 8),
+        seconds=st.one_of(st.sampled_from([0.0, 0.001, 0.02, 0.5, 100.0]), st.floats()),
+        prefill=st.integers(-1, 4000),
+        decodes=st.integers(-1, 64),
+        kv_usage=st.one_of(st.floats(0, 1), st.floats()),
+    )
+    def steps_reported(
+        self, choice: int, count: int, steps: int, seconds: float, prefill: int, decodes: int, kv_usage: float
+    ) -> None:
+        """A worker tells what its steps took, sense or nonsense, once or for a while."""
+        if not self.twin.budgets:
+            return
+        worker_id = sorted(self.twin.budgets)[choice % len(self.twin.budgets)]
+        report = StepReport(
+            session="",
+            steps=steps,
+            seconds=seconds,
+            prefill_tokens=prefill,
+            decode_tokens=decodes,
+            running=1,
+            waiting=0,
+            kv_usage=kv_usage,
+        )
+        for _ in range(count):
+            taken = self.twin.planner.observe_steps(worker_id, report)
+            assert taken == self.twin.mirror.observe_steps(worker_id, report)
+        costs = self.twin.planner.step_costs(worker_id)
+        assert costs is not None
+        assert 0 < costs.seconds(1000, 10, 1000) < 60
 
     def _requeue(self, number: int) -> None:
         deadline = self.twin.works[number].deadline_ns
@@ -233,8 +279,21 @@ class PlannerMachine(RuleBasedStateMachine):
         for worker_id, budget in self.twin.budgets.items():
             here = [n for n, w in self.flying.items() if w == worker_id]
             assert budget.seqs == len(here) <= budget.limits.max_num_seqs
+            taken = {n: self._blocks(budget, n) for n in here}
+            assert budget.kv_blocks == sum(taken.values())
+            space = budget.limits.kv_blocks - 4  # two shared prefixes of two blocks
+            assert budget.kv_blocks <= space or len(here) == 1
+            lower = [n for n in here if self.twin.works[n].class_index]
+            assert len(lower) <= budget.limits.max_num_seqs - min(RESERVE.seqs, budget.limits.max_num_seqs // 2)
+            assert sum(taken[n] for n in lower) <= space - int(space * RESERVE.kv_fraction) or len(lower) == 1
             if not here:
-                assert (budget.step_tokens, budget.kv_blocks) == (0, 0)
+                assert (budget.step_tokens, budget.urgent_tokens, budget.late_tokens) == (0, 0, 0)
+                assert (budget.lower_prefill, budget.lower_decodes) == (0, 0)
+
+    def _blocks(self, budget: WorkerBudget, number: int) -> int:
+        work = self.twin.works[number]
+        extractor = make.CLASSES[work.class_index].extractor
+        return budget.use_of(extractor, work.token_count, urgent=False).kv_blocks
 
     @invariant()
     def expiry_is_armed(self) -> None:
@@ -245,7 +304,7 @@ class PlannerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """With an able worker and no more deaths, everything that waits gets its turn."""
-        self.twin.add_worker("last", [])
+        self.twin.add_worker("last", [], gated=True)
         for _ in range(4 * len(self.twin.works) + 1):
             self.plan(0)
             for number in list(self.flying):
