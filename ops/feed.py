@@ -84,5 +84,5 @@ async def feed(settings: Settings, options: FeedOptions, stop: asyncio.Event) ->
         sys.stdout.write(json.dumps(summary) + "\n")
     else:
         where = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(report.published.items())) or "nothing"
-        sys.stdout.write(f"published {where} in {report.seconds:.1f} s; {report.rejected:,} lines rejected\n")
+        sys.stdout.write(f"published {where} in {report.seconds:.1f} s; rejected lines: {report.rejected:,}\n")
     return EXIT_FAILED if report.rejected else 0

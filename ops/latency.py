@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ops.config import Settings, masked_url
 from ops.percentiles import NS_PER_MS, summary_ms
 from ops.redis_client import redis_client
-from ops.text import visible
+from ops.text import stdout_console, visible
 from schemas.codec import decode_json
 from schemas.enums import Outcome, Stage
 from schemas.errors import DecodeError, TapewireError
@@ -134,7 +133,7 @@ async def report(settings: Settings, *, last: int, event: str | None, as_json: b
         sys.stdout.write(f"no stamps yet under {key} in Redis at {masked_url(settings.redis.url)}\n")
         return
     order = {c.name: place for place, c in enumerate(settings.scheduler.classes)}
-    console = Console(highlight=False)
+    console = stdout_console()
     for name in sorted(classes, key=lambda n: (order.get(n, len(order)), n)):
         console.print(_table(name, classes[name]))
     if unreadable:
@@ -149,7 +148,7 @@ async def _report_event(settings: Settings, key: str, event: str, *, as_json: bo
     if as_json:
         _print_json({"event_id": event, "outcomes": [_event_json(entry) for entry in found]})
         return
-    console = Console(highlight=False)
+    console = stdout_console()
     for entry in found:
         late = ", late" if entry.late else ""
         title = f"{entry.event_id}: {entry.outcome} in class {entry.service_class}{late}"

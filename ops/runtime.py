@@ -26,6 +26,8 @@ EXIT_DEFECT = 70
 EXIT_FORCED = 130
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SAME_SIGNAL_SECONDS = 0.5
+"""A second signal within this time is the first once more: `timeout` and shells signal a process and its group."""
 
 T = TypeVar("T")
 
@@ -72,13 +74,16 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]])
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(main(stop))
     forced = False
+    first_at = 0.0
 
     def on_signal() -> None:
-        nonlocal forced
-        if stop.is_set():
+        nonlocal forced, first_at
+        if not stop.is_set():
+            first_at = loop.time()
+            stop.set()
+        elif loop.time() - first_at > SAME_SIGNAL_SECONDS:
             forced = True
             task.cancel()
-        stop.set()
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+
+from rich.console import Console
 
 _HOSTILE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0 and C1 controls: line breaks, ESC, CSI
@@ -25,3 +28,12 @@ def shortened(text: str, width: int) -> str:
 def _spell(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+PIPED_COLUMNS = 160
+"""Width of a table that no terminal shows: nothing in it may be cut."""
+
+
+def stdout_console() -> Console:
+    """Return a console for tables on stdout, wide enough where stdout is a file or a pipe."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_COLUMNS)

@@ -6,9 +6,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
+from ops.text import stdout_console
 from ops.topics import describe_topics, ensure_topics, topic_names
 from schemas.settings import KafkaSettings
 
@@ -57,5 +57,5 @@ async def show(kafka: KafkaSettings, *, as_json: bool) -> bool:
             info.timestamp_type,
             f"{info.max_message_bytes:,} bytes",
         )
-    Console(highlight=False).print(table)
+    stdout_console().print(table)
     return not missing

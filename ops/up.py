@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zmq
 from redis.exceptions import RedisError
 from rich.console import Console
 from rich.live import Live
@@ -19,14 +20,14 @@ from rich.text import Text
 
 from ops.commands.options import debugging
 from ops.config import Settings, masked_url
-from ops.local import local_stages, make_run_dir, start_embedded, with_values, worker_state
+from ops.local import CONFIG_FILE, local_stages, make_run_dir, start_embedded, with_values, worker_state
 from ops.logs import configure
 from ops.redis_client import redis_client
 from ops.supervisor import Supervisor
 from ops.text import visible
 from ops.topics import ensure_topics
 from schemas.codec import decode_json
-from schemas.errors import DecodeError, TapewireError
+from schemas.errors import DecodeError, TapewireError, UnavailableError
 from schemas.settings import RedisSettings
 from schemas.status import SchedulerStatus
 
@@ -60,6 +61,7 @@ async def run_up(settings: Settings, options: UpOptions, stop: asyncio.Event) ->
         await ensure_topics(settings.kafka)
         async with redis_client(settings.redis):
             pass  # a wrong address should be told now, not by lines without stamps
+        _check_address(settings)
         supervisor = Supervisor(local_stages(settings, run_dir, options.workers))
         tasks = [
             asyncio.create_task(supervisor.run()),
@@ -77,10 +79,21 @@ async def run_up(settings: Settings, options: UpOptions, stop: asyncio.Event) ->
                 raise outcome
 
 
+def _check_address(settings: Settings) -> None:
+    """Refuse an address that somebody listens on: our workers would join a scheduler that is not ours."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        try:
+            socket.bind(settings.link.address)
+        except zmq.ZMQError as error:
+            raise UnavailableError(f"address {settings.link.address}", "link.address", str(error)) from None
+
+
 async def _show(settings: Settings, supervisor: Supervisor, run_dir: Path) -> None:
     """Show a table on a terminal; anywhere else one line whenever something changes."""
     where = f"Kafka {settings.kafka.bootstrap}, Redis {masked_url(settings.redis.url)}, link {settings.link.address}"
+    config = run_dir / CONFIG_FILE
     sys.stderr.write(f"{visible(where)}\nlogs in {run_dir}\n")
+    sys.stderr.write(f"other commands reach this with --config {visible(str(config))}\n")
     key = settings.kafka.topics.status_key(settings.scheduler.id)
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:

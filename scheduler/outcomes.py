@@ -173,6 +173,7 @@ class Outcomes:
         stamps[Stage.EMITTED] = now
         service_class = self._stats.classes[0].settings
         self._stats.retractions += 1
+        self._stats.classes[0].arrived += 1
         slo_ns = int(service_class.slo_ms * 1_000_000)
         deadline = event.received_at_ns + slo_ns
         signal = Signal(
@@ -196,6 +197,8 @@ class Outcomes:
             stamps=stamps,
             instruments=event.instruments,
         )
+        event_time = min(event.received_at_ns, now)
+        self._stats.classes[0].signal((now - event_time) / NANOSECONDS, late=signal.late)
         entry = StampEntry(
             event_id=event.event_id,
             service_class=service_class.name,

@@ -15,7 +15,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from ops.bench.edgar_stand_in import EASTERN, EdgarStandIn
@@ -25,6 +24,7 @@ from ops.bench.overhead import BenchError
 from ops.config import Settings
 from ops.embedded import EmbeddedKafka, EmbeddedRedis
 from ops.percentiles import percentile
+from ops.text import stdout_console
 from ops.topics import ensure_topics
 from producers.edgar.filing import parse_filing
 from producers.edgar.html import html_lines
@@ -130,7 +130,7 @@ def table(figures: FeedFigures) -> None:
     shown.add_row("poll to publish, p99", f"{figures.poll_to_publish_p99_ms} ms", "")
     shown.add_row(f"news, poll to publish, p50 of {figures.news}", f"{figures.news_p50_ms} ms", "")
     shown.add_row("news, poll to publish, p99", f"{figures.news_p99_ms} ms", "")
-    Console().print(shown)
+    stdout_console().print(shown)
 
 
 def _html(file: Path | None) -> str:

@@ -18,6 +18,7 @@ from ops.sim.article import PUBLISHED
 from ops.sim.compare import Run, run_policy
 from ops.sim.profiles import Profile, load_profile
 from ops.sim.scenarios import SCENARIOS, Scenario
+from ops.text import stdout_console
 from schemas.errors import ConfigError
 
 Say = Callable[[str], None]
@@ -152,7 +153,7 @@ def show(comparison: Comparison, *, as_json: bool, check: bool) -> bool:
     if as_json:
         sys.stdout.write(json.dumps(comparison.as_dict()) + "\n")
     else:
-        console = Console()
+        console = stdout_console()
         table(comparison, console if console.is_terminal else Console(width=max(WIDTH, console.width)))
     if check:
         # Beside JSON, the bars go where they do not disturb a program.

@@ -26,6 +26,7 @@ from ops.config import Settings
 from ops.local import local_stages, make_run_dir, private_link, start_embedded, with_values
 from ops.percentiles import percentile
 from ops.supervisor import Backoff, Child, Supervisor
+from ops.text import stdout_console
 from ops.topics import ensure_topics
 from producers.events import repeated, restamped
 from producers.file_feed import feed_events
@@ -125,7 +126,7 @@ def table(result: Overhead) -> None:
         (f"scheduler memory, {result.plan.queued:,} queued", f"{result.rss_mb_queued:.0f} MiB"),
     ):
         shown.add_row(name, value)
-    Console().print(shown)
+    stdout_console().print(shown)
 
 
 async def measure(settings: Settings, plan: Plan, stop: asyncio.Event, *, embedded: bool) -> Overhead | None:

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from schemas.frames import StepPolicy
 from workers.step_gate import (
+    FIRST_PART,
     HOLD_SECONDS,
     MARGIN_SECONDS,
     MODEL_ERROR,
     MOST_ERROR,
+    PACK_ERROR,
+    PACK_MARGIN_SECONDS,
     RELEASE_TOKENS,
     Free,
     Lower,
@@ -211,3 +214,32 @@ def test_any_state_gives_a_share_within_the_step(
     assert 0 <= allowed.lower_prefill_tokens <= min(tokens, max(0, STEP_TOKENS - taken))
     if not requests:
         assert allowed.lower_decodes
+
+
+def test_a_burst_is_packed_into_steps_that_end_in_time() -> None:
+    """Of more equal requests than fit in time, the first share a step and the last part of those that fit waits."""
+    burst = [urgent(100, tokens=50) for _ in range(60)]
+    allowed = StepGate(100_000).allow(policy(), burst, Lower(prefill_tokens=0, decodes=0, kv_tokens=0), NOW)
+    fit = int(((0.1 - PACK_MARGIN_SECONDS) / (1 + PACK_ERROR) - 0.01) / (50 * 1e-4))
+    taken = sum(allowed.urgent)
+    assert allowed.urgent == (True,) * taken + (False,) * (60 - taken)
+    assert taken == int(fit * FIRST_PART)
+
+
+def test_one_request_that_fills_the_time_is_not_split() -> None:
+    """A single long urgent request takes part whole, however close its end is to its deadline."""
+    allowed = StepGate(100_000).allow(
+        policy(), [urgent(100, tokens=850)], Lower(prefill_tokens=0, decodes=0, kv_tokens=0), NOW
+    )
+    assert allowed.urgent == (True,)
+
+
+def test_late_urgent_work_does_not_make_the_rest_late() -> None:
+    """A request past its deadline stays out of a step that it would make too long for one that can be on time."""
+    allowed = StepGate(100_000).allow(
+        policy(),
+        [urgent(-5, tokens=900), urgent(60, tokens=100)],
+        Lower(prefill_tokens=0, decodes=0, kv_tokens=0),
+        NOW,
+    )
+    assert allowed.urgent == (False, True)
