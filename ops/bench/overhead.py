@@ -46,7 +46,7 @@ PATIENCE_SECONDS = 180.0
 """Longest wait for one phase; a machine that needs longer has no figure worth printing."""
 WARM_UP_SECONDS = 2.0
 """Start of the latency run that is not counted: a broker's first requests are slow (a JVM compiles as it goes)."""
-MEBIBYTE = 1024 * 1024
+MEGABYTE = 1_000_000
 
 
 class BenchError(TapewireError):
@@ -87,7 +87,7 @@ class Overhead:
         events_per_s: events in, signals out, sustained.
         bare_events_per_s: the plain aiokafka loop (`ops.bench.bare`).
         latency: at the plan's rate.
-        rss_mb_idle, rss_mb_queued: resident memory of the scheduler process, in MiB.
+        rss_mb_idle, rss_mb_queued: resident memory of the scheduler process, in MB (10^6 bytes).
     """
 
     broker: str
@@ -122,8 +122,8 @@ def table(result: Overhead) -> None:
         ("ratio", f"{ratio:.2f}"),
         (f"append to append at {result.plan.rate:g}/s, p50", f"{result.latency.p50_ms:.0f} ms"),
         (f"append to append at {result.plan.rate:g}/s, p99", f"{result.latency.p99_ms:.0f} ms"),
-        ("scheduler memory, idle", f"{result.rss_mb_idle:.0f} MiB"),
-        (f"scheduler memory, {result.plan.queued:,} queued", f"{result.rss_mb_queued:.0f} MiB"),
+        ("scheduler memory, idle", f"{result.rss_mb_idle:.0f} MB"),
+        (f"scheduler memory, {result.plan.queued:,} queued", f"{result.rss_mb_queued:.0f} MB"),
     ):
         shown.add_row(name, value)
     stdout_console().print(shown)
@@ -321,11 +321,11 @@ class _Services:
         raise BenchError(f"waited {PATIENCE_SECONDS:g} s for {what}")
 
     def scheduler_memory(self) -> float:
-        """Return the scheduler's resident memory in MiB (Linux: VmRSS of its process)."""
+        """Return the scheduler's resident memory in MB (Linux: VmRSS of its process)."""
         status = Path(f"/proc/{self.scheduler.pid}/status").read_text(encoding="ascii")
         for line in status.splitlines():
             if line.startswith("VmRSS:"):
-                return int(line.split()[1]) * 1024 / MEBIBYTE
+                return int(line.split()[1]) * 1024 / MEGABYTE
         raise BenchError("no VmRSS for the scheduler")
 
 
