@@ -14,11 +14,12 @@ from scheduler.tokens import TextTokenizer, TokenizerFileError
 from scheduler.work import Work
 from schemas.frames import EngineInfo, Failure, Hello, Result, Started, StepReport, TokenizerFile
 from schemas.identity import tokenizer_hash
-from schemas.settings import SchedulerSettings
+from schemas.settings import ReserveSettings, SchedulerSettings
 from schemas.status import WorkerModel, WorkerStatus
 
 log = structlog.get_logger()
 
+NO_RESERVE = ReserveSettings(step_tokens=0, kv_fraction=0, seqs=0)
 MIN_TEXT_TOKENS = 16
 """A worker whose model has less room than this beside the prompt cannot read anything."""
 
@@ -149,7 +150,10 @@ class WorkerRegistry:
     def worker_joined(self, hello: Hello) -> None:
         """Give a worker to the planner."""
         extractors = {e.name: e for e in hello.extractors}
-        budget = WorkerBudget(hello.limits, extractors, self._settings.reserve, gated=hello.step_gate)
+        urgent = self._settings.classes[0].name
+        # A worker that never gets urgent work need not keep room for it.
+        reserve = self._settings.reserve if not hello.classes or urgent in hello.classes else NO_RESERVE
+        budget = WorkerBudget(hello.limits, extractors, reserve, gated=hello.step_gate)
         self._members[hello.worker_id] = _Member(hello, budget)
         for extractor in hello.extractors:
             self._made_by[hello.worker_id, extractor.name] = (hello.engine, extractor.prompt_version)

@@ -191,3 +191,19 @@ def test_status_shows_the_last_report() -> None:
         registry.steps("nobody", report)
     (status,) = registry.status()
     assert (status.steps, status.kv_usage, status.in_flight, status.engine) == (7, 0.25, 1, "sim")
+
+
+@pytest.mark.parametrize(("classes", "slots"), [([], 4), (["flash", "bulk"], 4), (["bulk"], 8)])
+def test_only_workers_that_take_urgent_work_keep_room_for_it(classes: list[str], slots: int) -> None:
+    """Of eight sequence slots, half are reserved for urgent work unless the worker never gets any."""
+    registry, planner, _ = _registry()
+    registry.tokenizer_file("w1", _loaded())
+    registry.worker_joined(make.hello(classes=classes))
+    for _ in range(10):
+        planner.add(make.work(2, tokens=1, deadline_ns=2**62))
+    dispatched = 0
+    while plan := planner.plan(make.EVENT_TIME_NS).dispatches:
+        dispatched += len(plan)
+        for work, worker_id in plan:
+            planner.prefilled(worker_id, work.request_id)  # so that the steps have room again
+    assert dispatched == slots
