@@ -50,15 +50,20 @@ def interruptible() -> None:
         signal.signal(number, interrupt)
 
 
-def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]], *, drains: bool = True) -> T:
     """Run ``main(stop)`` on uvloop; the first SIGINT or SIGTERM sets ``stop``, the second cancels.
 
+    Args:
+        main: the command.
+        drains: it looks at ``stop``. One that has nothing to drain is cancelled by the first signal.
+
     Raises:
+        Interrupted: a signal came, and there was nothing to drain.
         Forced: a second signal came.
         TapewireError: whatever ``main`` raised.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_with_signals(main))
+        return runner.run(_with_signals(main, drains=drains))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -69,7 +74,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]], *, drains: bool) -> T:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(main(stop))
@@ -81,6 +86,8 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]])
         if not stop.is_set():
             first_at = loop.time()
             stop.set()
+            if not drains:
+                task.cancel()
         elif loop.time() - first_at > SAME_SIGNAL_SECONDS:
             forced = True
             task.cancel()
@@ -92,6 +99,8 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]])
     except asyncio.CancelledError:
         if forced:
             raise Forced from None
+        if stop.is_set() and not drains:
+            raise Interrupted from None
         raise
     finally:
         # Nothing is left to drain: the next signal may end what remains of the process.

@@ -84,7 +84,7 @@ def topics_create(*, as_json: Json = False, config: Config = None) -> None:
     settings = settings_of(config)
     from ops.topic_list import create
 
-    run(lambda _: create(settings.kafka, as_json=as_json))
+    run(lambda _: create(settings.kafka, as_json=as_json), drains=False)
 
 
 @topics_app.command("ls")
@@ -93,6 +93,6 @@ def topics_ls(*, as_json: Json = False, config: Config = None) -> None:
     settings = settings_of(config)
     from ops.topic_list import show
 
-    if not run(lambda _: show(settings.kafka, as_json=as_json)):
+    if not run(lambda _: show(settings.kafka, as_json=as_json), drains=False):
         say("topics are missing: tapewire topics create")
         sys.exit(2)

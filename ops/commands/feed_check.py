@@ -33,5 +33,5 @@ def feed_check(
     limits = Limits(
         record_bytes=bounds.record_bytes, headline_chars=bounds.headline_chars, text_chars=bounds.text_chars
     )
-    tickers = run(lambda _: load_tickers(settings.edgar, None))
+    tickers = run(lambda _: load_tickers(settings.edgar, None), drains=False)
     raise typer.Exit(check(paths, settings.edgar, limits, tickers, as_json=as_json))

@@ -31,7 +31,7 @@ def doctor(*, as_json: Json = False, config: Config = None) -> None:
     """Check Kafka, Redis, engine, model and configuration; say what is wrong and how to mend it."""
     from ops.doctor import examine
 
-    if not run(lambda _: examine(config, as_json=as_json)):
+    if not run(lambda _: examine(config, as_json=as_json), drains=False):
         raise typer.Exit(EXIT_USER)
 
 
@@ -46,7 +46,7 @@ def latency(
     settings = settings_of(config)
     from ops.latency import report
 
-    run(lambda _: report(settings, last=last, event=event, as_json=as_json))
+    run(lambda _: report(settings, last=last, event=event, as_json=as_json), drains=False)
 
 
 @config_app.command("show")

@@ -54,7 +54,11 @@ def capacity(
         burst=burst,
         flash_per_s=flash_rate,
     )
-    model = run(lambda _: from_status(settings, worker)) if worker else from_profile(profile or "h100-8b", scheduler)
+    model = (
+        run(lambda _: from_status(settings, worker), drains=False)
+        if worker
+        else from_profile(profile or "h100-8b", scheduler)
+    )
     answer = sums.capacity(model, traffic, workers)
     if as_json:
         sys.stdout.write(json.dumps(as_dict(answer, traffic)) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -295,3 +296,18 @@ def test_a_closed_pipe_is_no_error(kafka_settings: KafkaSettings) -> None:
     os.close(write_end)
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["topics ls", "topics create", "doctor"])
+def test_ctrl_c_ends_a_command_that_waits_for_a_silent_kafka(command: str) -> None:
+    """A command with nothing to drain ends with 0 at the first Ctrl-C, although its broker never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        env = {**away(silent.getsockname()[1]), "TAPEWIRE_KAFKA__CONNECT_SECONDS": "600"}
+        running = start(*command.split(), env=env)
+        connection, _ = silent.accept()  # it is waiting for our answer now
+        with connection:
+            running.send_signal(signal.SIGINT)
+            _, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert "Traceback" not in err
