@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
 from ops.topics import missing_topics
+from scheduler.fetch_pace import pace_fetches
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
 
@@ -44,6 +45,7 @@ class TopicReader:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
         )
+        pace_fetches(consumer)
         try:
             await consumer.start()
             if not self._from_beginning:

@@ -26,6 +26,7 @@ from aiokafka.errors import (
 )
 
 from scheduler.errors import OffsetsLostError
+from scheduler.fetch_pace import pace_fetches
 from scheduler.ledger import Ledger, Partition
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings, SchedulerSettings
@@ -103,6 +104,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
             fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
             max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
         )
+        pace_fetches(self._client)
         self._client.subscribe([self.topic], listener=self)
         try:
             async with asyncio.timeout(3 * self._kafka.connect_seconds):

@@ -6,14 +6,16 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from ops.embedded import free_port
 from scheduler.errors import OffsetsLostError
-from scheduler.intake import Intake
+from scheduler.fetch_pace import PAUSE_SECONDS, pace_fetches
+from scheduler.intake import FETCH_MAX_WAIT_MS, Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.work import Origin
 from schemas.errors import UnavailableError
@@ -223,3 +225,34 @@ async def test_members_share_the_partitions_and_nothing_is_lost(kafka: Broker, k
         await until(lambda: set(range(120)) <= {int(v) for v in first.values + second.values})
         counts = Counter(map(int, first.values + second.values))
         assert set(counts.values()) == {1}  # everything was finished and committed before each handover
+
+
+async def test_an_idle_consumer_does_not_spin(kafka_settings: KafkaSettings) -> None:
+    """A broker that answers an empty fetch at once is asked hundreds of times a second, not thousands."""
+    consumer = AIOKafkaConsumer(
+        kafka_settings.topics.news,
+        **kafka_settings.client_options(),
+        enable_auto_commit=False,
+        fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
+    )
+    asked: list[str] = []
+    send = consumer._client.send
+
+    async def counting(node_id: Any, request: Any, **options: Any) -> Any:
+        asked.append(type(request).__name__)
+        return await send(node_id, request, **options)
+
+    consumer._client.send = counting
+    pace_fetches(consumer)
+    await consumer.start()
+    try:
+        asked.clear()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await consumer.getmany(timeout_ms=600)
+        fetches = sum(name.startswith("Fetch") for name in asked)
+        assert (
+            0 < fetches <= (loop.time() - began) / PAUSE_SECONDS + 2
+        )
+    finally:
+        await consumer.stop()
