@@ -251,8 +251,6 @@ async def test_an_idle_consumer_does_not_spin(kafka_settings: KafkaSettings) -> 
         began = loop.time()
         await consumer.getmany(timeout_ms=600)
         fetches = sum(name.startswith("Fetch") for name in asked)
-        assert (
-            0 < fetches <= (loop.time() - began) / PAUSE_SECONDS + 2
-        )
+        assert 0 < fetches <= (loop.time() - began) / PAUSE_SECONDS + 2
     finally:
         await consumer.stop()
