@@ -53,7 +53,12 @@ class ErrorKind(StrEnum):
     UNKNOWN_SCHEMA_VERSION = "unknown_schema_version"
     ENGINE_ERROR = "engine_error"
     BAD_ANSWER = "bad_answer"
+    CUT_ANSWER = "cut_answer"
+    UNKNOWN_LABEL = "unknown_label"
+    BAD_PROBABILITY = "bad_probability"
+    GRAMMAR = "grammar"
     QUARANTINED = "quarantined"
+    OFFSETS_LOST = "offsets_lost"
 
 
 class DecodeError(TapewireError):

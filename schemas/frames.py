@@ -62,11 +62,14 @@ class Extractor(Struct, kw_only=True, frozen=True):
     """What the worker adds around a text and how long its answer can get.
 
     Args:
-        name: ``headline`` (one label token) or ``filing`` (a small JSON object).
+        name: the extractor's name, ``headline`` for example.
         prompt_version: changes whenever the template or the labels change.
         prompt_tokens: tokens of the template, without the text.
         shared_prefix_tokens: leading template tokens that every request shares, so the prefix cache holds them.
         max_new_tokens: longest answer, in tokens.
+        heads: what is asked, each with the labels that answer it.
+        chunk_tokens: longest piece of a text that is asked about at once; 0 when a text is never split.
+        overlap_tokens: tokens that two neighbouring pieces share where a section had to be cut.
     """
 
     name: str
@@ -74,6 +77,9 @@ class Extractor(Struct, kw_only=True, frozen=True):
     prompt_tokens: int
     shared_prefix_tokens: int
     max_new_tokens: int
+    heads: dict[str, list[str]] = {}
+    chunk_tokens: int = 0
+    overlap_tokens: int = 0
 
 
 class EngineInfo(Struct, kw_only=True, frozen=True):
@@ -142,12 +148,19 @@ class Answer(Struct, kw_only=True, frozen=True):
 
     Args:
         probabilities: per direction; see `schemas.records.Signal`.
+        event_type, event_type_probability: the most probable label of the head ``event_type``, where there is one.
+        heads: distribution over its labels for every head but the direction, calibrated like ``probabilities``.
+        raw: distribution of every head, the direction included, as the model gave it.
+        calibration_id: which calibration they went through; empty for the model's own.
     """
 
     direction: Direction
     probabilities: dict[Direction, float]
     event_type: str | None = None
     event_type_probability: float | None = None
+    heads: dict[str, dict[str, float]] = {}
+    raw: dict[str, dict[str, float]] = {}
+    calibration_id: str = ""
 
 
 class Result(Struct, kw_only=True, frozen=True):
@@ -213,11 +226,18 @@ class StepReport(Struct, kw_only=True, frozen=True, tag="steps"):
 
 
 class Heartbeat(Struct, kw_only=True, frozen=True, tag="heartbeat"):
-    """The worker's loop is alive; ``steps`` counts engine steps since its start."""
+    """The worker's loop is alive.
+
+    Args:
+        in_flight: requests that it has.
+        steps: engine steps since its start.
+        request_ids: the requests that it has; what a scheduler misses here was lost on the way.
+    """
 
     session: str
     in_flight: int
     steps: int
+    request_ids: list[int] | None = None
 
 
 class Goodbye(Struct, kw_only=True, frozen=True, tag="goodbye"):

@@ -125,6 +125,92 @@ class FilingEvent(Struct, kw_only=True, frozen=True, omit_defaults=True):
 Event = NewsEvent | FilingEvent
 
 
+class Span(Struct, kw_only=True, frozen=True):
+    """A quotation, and where it stands.
+
+    Args:
+        part: number of the filing's part.
+        start, end: characters of that part's ``text``, end exclusive.
+        quote: those characters.
+    """
+
+    part: int
+    start: int
+    end: int
+    quote: str
+
+
+class EventMention(Struct, kw_only=True, frozen=True):
+    """One thing that a filing reports.
+
+    Args:
+        event_type: a label of the extractor's head ``event_type``.
+        probability: highest over the pieces of the filing that report it.
+        evidence: where it is said.
+    """
+
+    event_type: str
+    probability: float
+    evidence: list[Span]
+
+
+class Figure(Struct, kw_only=True, frozen=True):
+    """One key figure, quoted from the text and never written by the model.
+
+    Args:
+        metric: what it measures (``revenue``, ``eps``), or ``""`` when the text around it does not say.
+        unit: ``usd``, another ISO 4217 code in lower case, ``percent`` or ``usd_per_share``.
+        value: the number with its scale applied.
+        span: the quotation.
+    """
+
+    metric: str
+    unit: str
+    value: float
+    span: Span
+
+
+class SourceRecord(Struct, kw_only=True, frozen=True):
+    """One input record behind a signal."""
+
+    event_id: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class FilingReading(Struct, kw_only=True, frozen=True):
+    """What the signal of a filing says beyond a direction.
+
+    Args:
+        accession: EDGAR accession number.
+        event_types: what it reports, most probable first.
+        guidance: the most probable label of the head ``guidance`` where the extractor has one.
+        items: 8-K item codes of the filing.
+        figures: key figures, in the order of the text.
+        conflicts: heads on which pieces of the filing contradict each other, each with what they say.
+        partial: read from a part of the text only: the deadline was near, or a part was missing or unanswered.
+        coverage: share of the filing's tokens that was read, 0 to 1; parts that never came do not count.
+        chunks: pieces of text that were answered.
+        parts: parts that the filing has.
+        missing_parts: numbers of the parts that did not come or have no answer.
+        sources: every input record that this signal answers, in the order of their parts.
+    """
+
+    accession: str
+    event_types: list[EventMention]
+    guidance: str | None
+    items: list[str]
+    figures: list[Figure]
+    conflicts: list[str]
+    partial: bool
+    coverage: float
+    chunks: int
+    parts: int
+    missing_parts: list[int]
+    sources: list[SourceRecord]
+
+
 class Signal(Struct, kw_only=True, frozen=True):
     """What a strategy engine consumes: one model's reading of one event.
 
@@ -132,17 +218,19 @@ class Signal(Struct, kw_only=True, frozen=True):
         signal_id: hash of event id, event version, model revision and prompt version (`schemas.identity`); a
             duplicate has the same id and can be dropped.
         kind: a retraction takes back the signals of the event ids in ``retracts``.
-        topic, partition, offset: where the source event stands.
+        topic, partition, offset: where the source event stands; of a filing in several parts, the first of them.
         direction: the most probable direction.
-        probabilities: probability per direction. A label answer has all directions, summing to 1; a JSON answer
-            has the chosen one alone.
+        probabilities: probability per direction, summing to 1.
         event_type: what happened, where the extractor asks for it.
         score: probability of bullish minus probability of bearish, in [-1, 1].
         calibration_id: which calibration the probabilities went through; empty for the model's own.
         deadline_ns: event time plus the class's SLO.
         late: emitted after the deadline.
-        truncated: the text was longer than the model's context and was cut on a sentence boundary.
+        truncated: the text was longer than the model's context; its head and its tail were read.
         stamps: nanoseconds since the epoch per stage, as far as the event had come.
+        heads: distribution over its labels for every head but the direction, calibrated like ``probabilities``.
+        raw: distribution of every head as the model gave it, before calibration.
+        filing: what else a filing says.
     """
 
     signal_id: str
@@ -168,6 +256,9 @@ class Signal(Struct, kw_only=True, frozen=True):
     event_type_probability: float | None = None
     calibration_id: str = ""
     truncated: bool = False
+    heads: dict[str, dict[str, float]] = {}
+    raw: dict[str, dict[str, float]] = {}
+    filing: FilingReading | None = None
     schema_version: int = SCHEMA_VERSION
 
 

