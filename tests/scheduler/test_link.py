@@ -261,12 +261,9 @@ async def test_a_worker_that_restarts_under_its_name_died_before() -> None:
         old = await one.welcomed(pid=100)
         old.close()
         new = one.dealer()
-        await new.send(make.hello(pid=200))
-        await new.expect(Welcome)
-        left, joined = await one.heard.next(), await one.heard.next()
-        assert left[:2] == ("left", "w1")
-        assert left[3] is True
-        assert joined == ("joined", "w1")
+        assert isinstance(await new.introduce(make.hello(pid=200)), Welcome)
+        assert await one.heard.until("left") == ("left", "w1", "restarted under the same name", True)
+        assert await one.heard.next() == ("joined", "w1")
 
 
 async def test_a_restart_with_the_same_process_id_is_noticed() -> None:
@@ -277,9 +274,8 @@ async def test_a_restart_with_the_same_process_id_is_noticed() -> None:
         assert await one.heard.next() == ("results", "w1", [1])
         old.close()
         new = one.dealer()
-        await new.send(make.hello(pid=1))
-        await new.expect(Welcome)
-        assert (await one.heard.next())[:2] == ("left", "w1")
+        assert isinstance(await new.introduce(make.hello(pid=1)), Welcome)
+        assert (await one.heard.until("left"))[1] == "w1"
         assert await one.heard.next() == ("joined", "w1")
 
 
