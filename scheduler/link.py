@@ -19,7 +19,7 @@ from scheduler.link_events import LinkEvents
 from scheduler.peers import Peers
 from schemas import curve
 from schemas.errors import UnavailableError
-from schemas.frames import Abort, Drain, Request, Requests, StepPolicy, ToWorker, decode_from_worker, encode_frame
+from schemas.frames import Drain, Request, StepPolicy, ToWorker, decode_from_worker, encode_frame
 from schemas.settings import LinkSettings
 
 log = structlog.get_logger()
@@ -44,7 +44,6 @@ class WorkerLink:
 
     def __init__(self, settings: LinkSettings, session: str, events: LinkEvents) -> None:
         self._settings = settings
-        self._session = session
         self._peers = Peers(settings, session, events, self._send, lambda: self._seconds)
         self._seconds = 0.0
         self._overflow_told = False
@@ -65,7 +64,9 @@ class WorkerLink:
         self._socket.set(zmq.SNDHWM, SEND_HIGH_WATER)
         self._socket.set(zmq.RCVHWM, SEND_HIGH_WATER)
         self._socket.set(zmq.LINGER, LINGER_MS)
-        self._socket.set(zmq.ROUTER_HANDOVER, 1)  # a restarted worker may come back under its old name
+        self._socket.set(
+            zmq.ROUTER_HANDOVER, 1
+        )  # of one process: it may be back before its old connection is found dead
         self._socket.set(zmq.ROUTER_MANDATORY, 1)  # a send to a worker without a connection fails
         self._authenticator = curve.secure_scheduler(self._context, self._socket, self._settings)
         try:
@@ -93,11 +94,11 @@ class WorkerLink:
 
     def send_requests(self, worker_id: str, requests: list[Request], policy: StepPolicy | None) -> None:
         """Give work to a worker, and tell it how to split its steps where that has changed."""
-        self._peers.tell(worker_id.encode(), Requests(session=self._session, requests=requests, policy=policy))
+        self._peers.send_requests(worker_id, requests, policy)
 
     def send_abort(self, worker_id: str, request_ids: list[int]) -> None:
         """Take work back from a worker."""
-        self._peers.tell(worker_id.encode(), Abort(session=self._session, request_ids=request_ids))
+        self._peers.send_abort(worker_id, request_ids)
 
     def send_drain(self, reason: str) -> None:
         """Ask every worker to finish and leave."""

@@ -31,7 +31,10 @@ from schemas.frames import (
     Hello,
     Progress,
     Refused,
+    Request,
+    Requests,
     Results,
+    StepPolicy,
     StepReport,
     TokenizerFile,
     TokenizerWanted,
@@ -45,13 +48,14 @@ log = structlog.get_logger()
 
 GRACE_SECONDS = 1.0
 """How long a worker without a connection keeps its work. A worker tries again after 0.1 s, then 0.2 s and 0.4 s."""
-CONTEST_BEATS = 2.0
-"""Heartbeats that a known worker may miss before a hello under its id is believed to be its next life."""
+CONTEST_SECONDS = 1.0
+"""How long a worker that still has a connection has to show life before a hello under its id is believed to come from
+its next life."""
 STUCK_MARGIN_SECONDS = 10.0
 """How much later than a worker itself we call its engine stuck: its own end is the better one, with a reason, and
 takes up to four seconds."""
 MOST_STUCK = 1000
-"""Stuck workers that are remembered; each one ends or starts anew, which takes it off the list."""
+"""Stuck workers that are remembered. Most say goodbye before they end, which takes them off the list."""
 
 
 @dataclass(slots=True)
@@ -60,7 +64,7 @@ class _Peer:
 
     Args:
         welcomed: it was let in, and the scheduler knows it.
-        in_session: it has answered the welcome: a hello after that comes from another life of the worker.
+        in_session: it has answered the welcome, so a hello after that is not the same one again.
         steps, in_flight: from its last heartbeat.
         progress_at: when its engine last did something, or had nothing to do.
         compared_at: when what it has was last compared with what we think it has.
@@ -112,6 +116,17 @@ class Peers:
         self._now = now
         self._peers: dict[bytes, _Peer] = {}
         self._stuck: dict[bytes, str] = {}
+        self._holders: dict[str, bytes] = {}
+
+    def send_requests(self, worker_id: str, requests: list[Request], policy: StepPolicy | None) -> None:
+        """Give work to a worker, and tell it how to split its steps where that has changed."""
+        if (identity := self._holders.get(worker_id)) is not None:
+            self.tell(identity, Requests(session=self._session, requests=requests, policy=policy))
+
+    def send_abort(self, worker_id: str, request_ids: list[int]) -> None:
+        """Take work back from a worker."""
+        if (identity := self._holders.get(worker_id)) is not None:
+            self.tell(identity, Abort(session=self._session, request_ids=request_ids))
 
     def tell(self, identity: bytes, frame: ToWorker) -> None:
         """Send a frame to a worker, and note when it has no connection."""
@@ -125,10 +140,9 @@ class Peers:
 
     def look(self) -> None:
         """Find out which workers have lost their connection."""
-        nothing = Abort(session=self._session, request_ids=[])  # a worker of any version does nothing about it
-        for identity, peer in list(self._peers.items()):
+        for peer in list(self._peers.values()):
             if peer.welcomed and peer.away_since is None:
-                self.tell(identity, nothing)
+                self.send_abort(peer.hello.worker_id, [])  # about which a worker of any version does nothing
 
     def tick(self) -> None:
         """Look, and draw the conclusions that time alone brings; call it a few times per second."""
@@ -148,37 +162,34 @@ class Peers:
 
     def take(self, identity: bytes, frame: FromWorker) -> None:
         """Act on one frame."""
+        peer = self._peers.get(identity)
+        if identity in self._stuck:
+            self._still_stuck(identity, frame)
+            return
         if isinstance(frame, Hello):
             self._hello(identity, frame)
             return
-        peer = self._peers.get(identity)
         if peer is None:
-            self._stranger(identity, frame)
+            if not isinstance(frame, Goodbye):
+                self._send(identity, WhoAreYou(session=self._session))
             return
+        peer.last_seen, peer.answered = self._now(), True
         worker_id = peer.hello.worker_id
         if isinstance(frame, TokenizerFile):
-            peer.last_seen = self._now()
             if reason := self._events.tokenizer_file(worker_id, frame):
                 self._refuse(identity, reason)
             self._welcome_waiting()
         elif frame.session == self._session and peer.welcomed:
-            self._shows_life(identity, peer)
+            peer.in_session = True
+            self._back(identity, peer)
             self._take_in_session(identity, worker_id, peer, frame)
-        else:
-            peer.last_seen = self._now()
 
-    def _stranger(self, identity: bytes, frame: FromWorker) -> None:
+    def _still_stuck(self, identity: bytes, frame: FromWorker) -> None:
+        """Send a process home whose engine is stuck; its next life comes from another socket."""
         if isinstance(frame, Goodbye):
-            self._stuck.pop(identity, None)
-        elif reason := self._stuck.get(identity):
-            self._send(identity, Drain(reason=reason))
+            del self._stuck[identity]
         else:
-            self._send(identity, WhoAreYou(session=self._session))
-
-    def _shows_life(self, identity: bytes, peer: _Peer) -> None:
-        peer.last_seen = self._now()
-        peer.in_session = peer.answered = True
-        self._back(identity, peer)
+            self._send(identity, Drain(reason=self._stuck[identity]))
 
     def _back(self, identity: bytes, peer: _Peer) -> None:
         """Let a worker go on that was away."""
@@ -190,7 +201,7 @@ class Peers:
             log.info("worker_back", worker_id=peer.hello.worker_id, away_seconds=seconds)
             peer.away_since, peer.moved = None, False
             if moved := self._events.worker_back(peer.hello.worker_id):
-                self.tell(identity, Abort(session=self._session, request_ids=moved))
+                self.send_abort(peer.hello.worker_id, moved)
 
     def _take_in_session(self, identity: bytes, worker_id: str, peer: _Peer, frame: FromWorker) -> None:
         if isinstance(frame, Heartbeat):
@@ -219,55 +230,58 @@ class Peers:
             return
         peer.compared_at = now
         if unwanted := self._events.heartbeat(peer.hello.worker_id, beat.request_ids):
-            self.tell(identity, Abort(session=self._session, request_ids=unwanted))
+            self.send_abort(peer.hello.worker_id, unwanted)
 
     # Who gets in
 
     def _hello(self, identity: bytes, hello: Hello) -> None:
-        self._stuck.pop(identity, None)  # a stuck worker is never asked to say hello, so this is its next life
         known = self._peers.get(identity)
-        # In a container every life has the same process id.
-        if known is not None and known.hello.pid == hello.pid and not known.in_session:
-            known.last_seen = self._now()  # it repeats itself until the welcome arrives
-            self._back(identity, known)
-            self._welcome(identity)
-            return
         if known is not None:
-            if known.welcomed and known.away_since is None and not self._outlived(identity, known, hello):
+            if known.hello.pid == hello.pid and not known.in_session:
+                # It repeats itself until the welcome arrives.
+                known.last_seen, known.answered = self._now(), True
+                self._back(identity, known)
+                self._welcome(identity)
                 return
-            self._left(identity, "restarted under the same name", died=True)
-        if reason := self._why_not(identity, hello):
+            self._left(identity, "said hello again", died=known.hello.pid != hello.pid)
+        holder = self._holders.get(hello.worker_id)
+        if holder is not None:
+            if not self._next_life(identity, self._peers[holder], hello):
+                return
+            self._left(holder, "restarted under the same name", died=True)
+        if reason := self._why_not(hello):
             self._refuse(identity, reason)
             return
         now = self._now()
         self._peers[identity] = _Peer(hello, now, now)
+        self._holders[hello.worker_id] = identity
         self._welcome(identity)
 
-    def _why_not(self, identity: bytes, hello: Hello) -> str | None:
-        if hello.worker_id.encode() != identity:
-            return f"its id {hello.worker_id!r} is not its socket's identity"
+    def _why_not(self, hello: Hello) -> str | None:
         if hello.protocol != PROTOCOL_VERSION:
             return f"protocol {hello.protocol}, this scheduler speaks {PROTOCOL_VERSION}"
         return self._events.accepts(hello)
 
-    def _outlived(self, identity: bytes, known: _Peer, hello: Hello) -> bool:
-        """Return whether a hello under a known worker's id is that worker's next life; refuse it if it is a second one.
+    def _next_life(self, identity: bytes, holder: _Peer, hello: Hello) -> bool:
+        """Return whether a hello is the next life of the worker that holds its id; refuse it if that one lives.
 
-        A process that ended was found away before its next life could start. So whoever comes while the known one has
-        a connection is a second worker, or the next life of one that hangs or whose host vanished: the known one has
-        the time of two heartbeats to show that it lives. (The newcomer took its connection, and it comes back for it.)
+        A process that ended has lost its connection, and lost it before its next life could start. So whoever comes
+        while the holder has one is a second worker, or the next life of one that hangs or whose host vanished: until
+        the holder shows life, or `CONTEST_SECONDS` have passed, the newcomer gets no answer and says hello again.
         """
-        now, patience = self._now(), CONTEST_BEATS * self._settings.heartbeat_seconds
-        if known.contest_at is None or now - known.contest_seen > patience:
-            known.contest_at, known.answered = now, False
-        known.contest_seen = now
-        if known.answered:
-            known.contest_at = None
-            reason = f"a worker with the id {hello.worker_id!r} (process {known.hello.pid}) works here already"
-            log.error("worker_id_taken", worker_id=hello.worker_id, pid=known.hello.pid, refused_pid=hello.pid)
-            self._send(identity, Refused(reason=reason))
+        if holder.away_since is not None:
+            return True
+        now = self._now()
+        patience = max(CONTEST_SECONDS, 2 * self._settings.heartbeat_seconds)
+        if holder.contest_at is None or now - holder.contest_seen > patience:
+            holder.contest_at, holder.answered = now, False
+        holder.contest_seen = now
+        if holder.answered:
+            holder.contest_at = None
+            reason = f"a worker with the id {hello.worker_id!r} (process {holder.hello.pid}) works here already"
+            self._refuse(identity, reason)
             return False
-        return now - known.contest_at >= patience
+        return now - holder.contest_at >= patience
 
     def _welcome(self, identity: bytes) -> None:
         peer = self._peers[identity]
@@ -290,7 +304,7 @@ class Peers:
                 self._welcome(identity)
 
     def _refuse(self, identity: bytes, reason: str) -> None:
-        self._peers.pop(identity, None)
+        self._forget(identity)
         log.error("worker_refused", worker_id=identity.decode(errors="replace"), reason=reason)
         self._send(identity, Refused(reason=reason))
 
@@ -321,6 +335,12 @@ class Peers:
         self._send(identity, Drain(reason=reason))
 
     def _left(self, identity: bytes, reason: str, *, died: bool) -> None:
-        peer = self._peers.pop(identity)
-        if peer.welcomed:
+        peer = self._forget(identity)
+        if peer is not None and peer.welcomed:
             self._events.worker_left(peer.hello.worker_id, reason, died=died)
+
+    def _forget(self, identity: bytes) -> _Peer | None:
+        peer = self._peers.pop(identity, None)
+        if peer is not None:
+            del self._holders[peer.hello.worker_id]
+        return peer

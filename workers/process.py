@@ -247,7 +247,9 @@ class Worker:
             case Drain():
                 self._finish(f"drain: {printable(frame.reason)}")
             case Refused():
-                self._refused(printable(frame.reason))
+                reason = f"the scheduler at {self._address} refused this worker: {printable(frame.reason)}"
+                if not self._end.done():
+                    self._end.set_exception(ConfigError("worker", reason))
 
     def _submit(self, requests: list[Request]) -> None:
         # A draining worker leaves new work alone: its goodbye sends that work elsewhere.
@@ -280,14 +282,6 @@ class Worker:
         self._drop_all()
         self._tell(WorkerState.CONNECTING, self._address)
         self._nudge.set()
-
-    def _refused(self, reason: str) -> None:
-        if self._session:
-            # Meant for another worker under this id, which had our connection for a moment.
-            log.warning("refusal_ignored", worker_id=self._id, reason=reason)
-        elif not self._end.done():
-            text = f"the scheduler at {self._address} refused this worker: {reason}"
-            self._end.set_exception(ConfigError("worker", text))
 
     def _drop_all(self) -> None:
         """Forget everything that an older session gave or was to be told."""

@@ -32,19 +32,19 @@ from schemas.identity import tokenizer_hash
 from schemas.settings import LinkSettings
 from tests.workers.conftest import BRIEF, INSTANT, PATIENCE, STUCK, FakeScheduler, RunningWorker, make_request
 from workers.engine import EngineDiedError, WorkerState, printable
-from workers.link import WorkerLink, worker_identity
+from workers.link import WorkerLink, socket_identity, worker_identity
 from workers.process import serve
 
 Start = Callable[..., RunningWorker]
 
 
 async def test_hello_repeats_until_welcome(scheduler: FakeScheduler, start_worker: Start) -> None:
-    """A worker introduces itself again and again until somebody answers, with its identity as routing id."""
+    """A worker introduces itself again and again until somebody answers, from a socket named after it."""
     start_worker(INSTANT)
     first = await scheduler.expect(Hello)
     second = await scheduler.expect(Hello)
     assert first == second
-    assert scheduler.identity == b"worker-1"
+    assert scheduler.identity.startswith(b"worker-1~")
     assert {extractor.name for extractor in first.extractors} == {"headline", "filing"}
     assert first.limits.max_num_seqs == INSTANT.max_num_seqs
 
@@ -293,15 +293,6 @@ async def test_a_long_list_is_left_out(
     assert beat.request_ids is None
 
 
-async def test_a_refusal_for_another_worker_is_passed_over(scheduler: FakeScheduler, start_worker: Start) -> None:
-    """A refusal that reaches a worker in its session was meant for a second one under its id; it works on."""
-    start_worker(INSTANT)
-    await scheduler.welcome("a")
-    scheduler.send(Refused(reason="a worker with this id works here already"))
-    scheduler.send(Requests(session="a", requests=[make_request(1)]))
-    assert len((await scheduler.expect(Results)).results) == 1
-
-
 async def test_refusal_is_a_configuration_error(scheduler: FakeScheduler, start_worker: Start) -> None:
     """A refused worker ends with one error that carries the scheduler's reason, made safe to print."""
     worker = start_worker(INSTANT)
@@ -389,6 +380,13 @@ def test_identities_differ() -> None:
     """A worker without a configured id gets one of its own; a configured one is kept."""
     assert worker_identity("gpu-7") == "gpu-7"
     assert worker_identity("") != worker_identity("")
+
+
+def test_no_two_processes_have_one_socket_identity() -> None:
+    """Even under one id each process, and each life of a worker, has a socket name of its own that ZeroMQ takes."""
+    names = {socket_identity("w" * length) for length in (1, 1, 255, 255, 1000)}
+    assert len(names) == 5
+    assert max(len(name) for name in names) <= 255
 
 
 def test_printable_keeps_control_characters_out() -> None:
