@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -147,36 +147,64 @@ async def test_a_stuck_engine_is_started_anew_and_what_sticks_it_is_quarantined(
     assert log.count("it has 1 requests and made no step for") >= 2
 
 
-async def test_a_scheduler_that_was_stopped_calls_nobody_dead(tmp_path: Path) -> None:
-    """SIGSTOP for longer than every limit, with work in flight: the same workers go on, and each event ends once."""
-    link = link_settings(heartbeat_seconds=0.1, dead_after_seconds=0.6)
-    async with AsyncExitStack() as stack:
+@asynccontextmanager
+async def desk_processes(link: LinkSettings) -> AsyncIterator[Callable[[int], Awaitable[asyncio.subprocess.Process]]]:
+    """Start schedulers as processes, each ready when it is given, with two slow workers in this process."""
+    stop = asyncio.Event()
+    costs = WorkerSettings(engine="sim", sim_step_ms=100.0)
+    workers = [asyncio.create_task(serve(costs.model_copy(update={"id": name}), link, stop)) for name in ("w1", "w2")]
+    processes: list[asyncio.subprocess.Process] = []
+
+    async def start(count: int) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "tests.scheduler.desk_process",
             link.model_dump_json(),
-            "60",
+            str(count),
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
         )
-        assert process.stdout is not None
-        stack.callback(end, process)
-        stop = asyncio.Event()
-        costs = WorkerSettings(engine="sim", sim_step_ms=100.0)
-        workers = [
-            asyncio.create_task(serve(costs.model_copy(update={"id": name}), link, stop)) for name in ("w1", "w2")
-        ]
-        async with asyncio.timeout(60):
-            while await process.stdout.readline() != b"ready\n":
-                pass
-            process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(4 * link.dead_after_seconds)  # the pause that the test is about
-            process.send_signal(signal.SIGCONT)
-            while not (line := await process.stdout.readline()).startswith(b"{"):
-                assert line, "the scheduler ended"
-        told = json.loads(line)
+        processes.append(process)
+        await told(process, b"ready")
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in processes:
+            end(process)
+            await process.wait()
         stop.set()
         await asyncio.gather(*workers)
-        await process.wait()
-    assert (told["ends"], told["deaths"], told["workers"]) == ([1], 0, 2)
+
+
+async def told(process: asyncio.subprocess.Process, start: bytes) -> bytes:
+    """Return the first line that a process writes and that starts so."""
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        while not (line := await process.stdout.readline()).startswith(start):
+            assert line or process.returncode is None, "the scheduler ended"
+    return line
+
+
+async def test_a_scheduler_that_was_stopped_calls_nobody_dead() -> None:
+    """SIGSTOP for longer than every limit, with work in flight: the same workers go on, and each event ends once."""
+    link = link_settings(heartbeat_seconds=0.1, dead_after_seconds=0.6)
+    async with desk_processes(link) as start:
+        process = await start(30)
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(4 * link.dead_after_seconds)  # the pause that the test is about
+        process.send_signal(signal.SIGCONT)
+        account = json.loads(await told(process, b"{"))
+    assert (account["ends"], account["deaths"], account["workers"]) == ([1], 0, 2)
+
+
+async def test_workers_outlive_a_killed_scheduler() -> None:
+    """Its successor has both workers at once, with all of their room: what the first one gave them is dropped."""
+    link = link_settings(heartbeat_seconds=0.1)
+    async with desk_processes(link) as start:
+        first = await start(30)
+        end(first)
+        account = json.loads(await told(await start(30), b"{"))
+    assert (account["ends"], account["deaths"], account["workers"]) == ([1], 0, 2)
