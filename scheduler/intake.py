@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import structlog
@@ -70,16 +70,24 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         settings: time limits.
         ledger: shared by all intakes; each touches its own topic only.
         consumer: who takes the records.
+        trouble: takes what Kafka being away explains, for the log.
     """
 
     def __init__(
-        self, topic: str, kafka: KafkaSettings, settings: SchedulerSettings, ledger: Ledger, consumer: Consumer
+        self,
+        topic: str,
+        kafka: KafkaSettings,
+        settings: SchedulerSettings,
+        ledger: Ledger,
+        consumer: Consumer,
+        trouble: Callable[..., None] = log.warning,
     ) -> None:
         self.topic = topic
         self._kafka = kafka
         self._settings = settings
         self._ledger = ledger
         self._taker = consumer
+        self._trouble = trouble
         self._stopping = False
         self.paused = False
         self._client: AIOKafkaConsumer = None
@@ -150,7 +158,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
                     f"topic {self.topic}", "kafka.sasl_username", f"not authorised: {error}"
                 ) from None
             except KafkaError as error:
-                log.warning("fetch_failed", topic=self.topic, error=str(error))
+                self._trouble("fetch_failed", topic=self.topic, error=str(error))
                 await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
             now = time.time_ns()
@@ -187,7 +195,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         try:
             await asyncio.wait_for(self._client.commit(offsets), timeout)
         except (KafkaError, IllegalStateError, TimeoutError) as error:
-            log.warning("commit_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
+            self._trouble("commit_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
             return
         self._ledger.committed({(tp.topic, tp.partition): point for tp, point in offsets.items()})
 
