@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import structlog
@@ -47,6 +47,9 @@ ERROR_PAUSE_SECONDS = 0.5
 JOIN_MARGIN_SECONDS = 10.0
 """Added to the drain time to give the group's rebalance timeout: members rejoin after the revoke callback."""
 
+Commit = Callable[[str, float], Awaitable[None]]
+"""Commits the finished offsets of a topic, in at most so many seconds."""
+
 
 class Consumer(Protocol):
     """What intake does with what it fetched, and whether it may fetch at all."""
@@ -71,6 +74,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         ledger: shared by all intakes; each touches its own topic only.
         consumer: who takes the records.
         trouble: takes what Kafka being away explains, for the log.
+        commit: commits the finished offsets of a topic where the consumer does not: in transactions.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         ledger: Ledger,
         consumer: Consumer,
         trouble: Callable[..., None] = log.warning,
+        commit: Commit | None = None,
     ) -> None:
         self.topic = topic
         self._kafka = kafka
@@ -88,6 +93,7 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         self._ledger = ledger
         self._taker = consumer
         self._trouble = trouble
+        self._commit = commit
         self._stopping = False
         self.paused = False
         self._client: AIOKafkaConsumer = None
@@ -187,6 +193,9 @@ class Intake(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
 
     async def commit(self, timeout: float = COMMIT_TIMEOUT_SECONDS) -> None:
         """Commit the finished offsets of this topic, in bounded time; a failed commit is tried again next time."""
+        if self._commit is not None:
+            await self._commit(self.topic, timeout)
+            return
         points = self._ledger.commit_points(self.topic)
         owned = self._client.assignment()
         offsets = {TopicPartition(*p): point for p, point in points.items() if TopicPartition(*p) in owned}

@@ -7,12 +7,27 @@ were *received* and never counts from one to the next.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from scheduler.work import Origin
 
 Partition = tuple[str, int]
 """Topic and partition number."""
+
+
+class Commit(NamedTuple):
+    """What should be committed for a partition.
+
+    Args:
+        offset: the lowest unfinished received offset, or the position where nothing is unfinished.
+        metadata: goes with it.
+        epoch: of the assignment that it belongs to.
+    """
+
+    offset: int
+    metadata: str
+    epoch: int
 
 
 class PartitionLedger:
@@ -111,8 +126,12 @@ class Ledger:
                 points[partition] = point
         return points
 
-    def committed(self, points: dict[Partition, int]) -> None:
+    def commits(self, topic: str) -> dict[Partition, Commit]:
+        """Return what should be committed for a topic, each with the assignment that it belongs to."""
+        return {p: Commit(point, "", self._partitions[p].epoch) for p, point in self.commit_points(topic).items()}
+
+    def committed(self, points: Mapping[Partition, int | Commit]) -> None:
         """Note commits that Kafka confirmed."""
         for partition, point in points.items():
             if owned := self._partitions.get(partition):
-                owned.committed(point)
+                owned.committed(point.offset if isinstance(point, Commit) else point)
