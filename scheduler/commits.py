@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -28,11 +28,13 @@ class Commits:
     Args:
         topic: whose partitions.
         ledger: what is finished, under which epoch.
+        trouble: takes what Kafka being away explains, for the log.
     """
 
-    def __init__(self, topic: str, ledger: Ledger) -> None:
+    def __init__(self, topic: str, ledger: Ledger, trouble: Callable[..., None] = log.warning) -> None:
         self._topic = topic
         self._ledger = ledger
+        self._trouble = trouble
         self._running: asyncio.Task[None] | None = None
         self._failed_since: float | None = None
         self._reminded = 0.0
@@ -98,7 +100,7 @@ class Commits:
         elif now - self._reminded < REMIND_SECONDS:
             return
         self._reminded = now
-        log.warning(
+        self._trouble(
             "commit_failed",
             topic=self._topic,
             error=f"{type(error).__name__}: {error}",
@@ -108,7 +110,7 @@ class Commits:
     def _note_success(self) -> None:
         if self._failed_since is not None:
             seconds = round(time.monotonic() - self._failed_since, 1)
-            log.info("commits_work_again", topic=self._topic, after_seconds=seconds)
+            log.debug("commits_work_again", topic=self._topic, after_seconds=seconds)
             self._failed_since = None
 
 

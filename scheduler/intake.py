@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import structlog
@@ -81,18 +81,26 @@ class Intake:
         settings: time limits.
         ledger: shared by all intakes; each touches its own topic only.
         consumer: who takes the records.
+        trouble: takes what Kafka being away explains, for the log.
     """
 
     def __init__(
-        self, topic: str, kafka: KafkaSettings, settings: SchedulerSettings, ledger: Ledger, consumer: Consumer
+        self,
+        topic: str,
+        kafka: KafkaSettings,
+        settings: SchedulerSettings,
+        ledger: Ledger,
+        consumer: Consumer,
+        trouble: Callable[..., None] = log.warning,
     ) -> None:
         self.topic = topic
         self._kafka = kafka
         self._settings = settings
         self._ledger = ledger
         self._taker = consumer
-        self._commits = Commits(topic, ledger)
+        self._commits = Commits(topic, ledger, trouble)
         self._watch = FetchWatch(settings.stalled_seconds)
+        self._trouble = trouble
         self._client: AIOKafkaConsumer = None
         self._listener: _Listener | None = None
         self._stopping = False
@@ -184,7 +192,7 @@ class Intake:
             except KafkaError as error:
                 if self._failing_since is None:
                     self._failing_since = time.monotonic()
-                    log.warning("fetch_failed", topic=self.topic, error=str(error))
+                    self._trouble("fetch_failed", topic=self.topic, error=str(error))
                 await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
             self._failing_since = None
@@ -243,7 +251,7 @@ class Intake:
         try:
             lost = await look_for(self._client, tp, wanted, ASK_SECONDS)
         except (KafkaError, TimeoutError) as error:
-            log.warning("fetch_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
+            self._trouble("fetch_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
             return
         if lost.partition not in self._ledger.partitions(self.topic):
             return  # it went elsewhere meanwhile
