@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -15,9 +16,11 @@ from aiokafka import ConsumerRecord
 
 from scheduler.admit import Admission
 from scheduler.broker_watch import BrokerWatch
-from scheduler.intake import Commit, Intake
+from scheduler.commits import Committer
+from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
+from scheduler.lost_offsets import LostOffsets
 from scheduler.metrics import MetricsServer
 from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
 from scheduler.planner import Plan, Planner
@@ -27,7 +30,8 @@ from scheduler.stamps import StampWriter
 from scheduler.stats import Stats
 from scheduler.tokens import TextTokenizer
 from scheduler.transactional import TransactionalPublisher
-from scheduler.work import Work
+from scheduler.watchdog import CompletionWatch
+from scheduler.work import Origin, Work
 from scheduler.workers import WorkerRegistry
 from schemas.errors import ErrorKind
 from schemas.frames import Failure, Request, Result, Started
@@ -90,28 +94,33 @@ class Scheduler:
         self._planner = Planner(settings.classes, settings.valve, first_request_id=time.time_ns() // 1000)
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
-        self._publisher, commit = self._make_publisher(kafka)
+        self._publisher, commits = self._make_publisher(kafka)
         self._broker = BrokerWatch(self._publisher, self._waits, settings.publish_seconds)
         self._outcomes = Outcomes(self._publisher, topics, self._stats)
         self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
         self._stamps = StampWriter(redis, topics, self._status)
         self._workers = WorkerRegistry(self._planner, settings, self)
         self._link = WorkerLink(link, self._session, self._workers)
+        self._completions = CompletionWatch(settings.stalled_seconds)
         trouble = self._broker.trouble
-        self._intakes = [Intake(topic, kafka, settings, self._ledger, self, trouble, commit) for topic in topics.inputs]
+        self._intakes = [
+            Intake(topic, kafka, settings, self._ledger, self, trouble, commits.get(topic)) for topic in topics.inputs
+        ]
         self._metrics = MetricsServer(settings, self._status, self._stats)
         self._pump_scheduled = False
         self._expiry_timer: asyncio.TimerHandle | None = None
 
-    def _make_publisher(self, kafka: KafkaSettings) -> tuple[Publisher | TransactionalPublisher, Commit | None]:
-        """Return the publisher for the mode of delivery, and who commits offsets where intake does not."""
+    def _make_publisher(
+        self, kafka: KafkaSettings
+    ) -> tuple[Publisher | TransactionalPublisher, Mapping[str, Committer]]:
+        """Return the publisher for the mode of delivery, and per topic who commits offsets where intake does not."""
         settings = self._settings
         if settings.delivery == "at_least_once":
-            return Publisher(kafka, settings.id, self._confirmed, self._refused), None
+            return Publisher(kafka, settings.id, self._confirmed, self._refused), {}
         transactional = TransactionalPublisher(
             kafka, settings, self._ledger, self._concluded, self._dropped, self._refused
         )
-        return transactional, transactional.commit
+        return transactional, transactional.committers
 
     # Life
 
@@ -195,8 +204,14 @@ class Scheduler:
     async def _commit_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            for intake in self._intakes:
-                await intake.commit()
+            await asyncio.gather(*(intake.commit() for intake in self._intakes))
+            self._watch_completions()
+
+    def _watch_completions(self) -> None:
+        in_flight = self._planner.total_in_flight
+        if self._completions.look(time.monotonic(), in_flight, self._stats.returned):
+            event = "completions_stalled" if self._completions.stalled else "completions_go_on"
+            log.warning(event, in_flight=in_flight, seconds=self._settings.stalled_seconds)
 
     # Intake
 
@@ -212,6 +227,10 @@ class Scheduler:
         assert tokenizer is not None  # noqa: S101 - intake starts after the first worker brought it
         await self._admission.admit(topic, records, tokenizer, self._workers.text_limit)
         self._wake()
+
+    def lost(self, lost: LostOffsets, origin: Origin) -> None:
+        """Record offsets that Kafka no longer has."""
+        self._outcomes.dead_gap(origin, lost.wanted, str(lost))
 
     async def drained(self, partitions: set[Partition], timeout: float) -> bool:
         """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
@@ -311,6 +330,7 @@ class Scheduler:
 
     def request_done(self, work: Work, result: Result, worker_id: str) -> None:
         """Publish an answer, unless it came too late to be of use or its partition went elsewhere."""
+        self._stats.returned += 1
         self._end(work)
         work.engine_started_ns = result.engine_started_ns
         work.first_token_ns = result.first_token_ns
@@ -332,6 +352,7 @@ class Scheduler:
 
     def request_failed(self, work: Work, failure: Failure) -> None:
         """Try again where that may help, with the original deadline; else the event becomes a dead letter."""
+        self._stats.returned += 1
         work.refusals += 1
         if failure.retryable and work.refusals < self._settings.max_attempts:
             self._requeue(work)
@@ -395,6 +416,8 @@ class Scheduler:
         state = self._state
         if state == "running" and self._broker.away:
             state = "kafka_away"
+        elif state == "running" and (self._completions.stalled or any(intake.stalled for intake in self._intakes)):
+            state = "stalled"
         elif state == "running" and any(intake.paused for intake in self._intakes):
             state = "paused"
         return SchedulerStatus(

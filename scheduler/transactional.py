@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from scheduler.commits import Committer
 from scheduler.entries import Entry, origin_of
 from scheduler.errors import PublishError
 from scheduler.partitioner import Partitioner
@@ -92,9 +93,10 @@ class TransactionalPublisher:
         stream = self._streams[origin_of(receipt).topic]
         stream.add(Entry(topic, partition, Record(key, value, headers, receipt)))
 
-    async def commit(self, topic: str, timeout: float) -> None:
-        """Commit what is finished of an input topic, and wait for that for at most ``timeout`` seconds."""
-        await self._streams[topic].committed(timeout)
+    @property
+    def committers(self) -> dict[str, Committer]:
+        """Per input topic, who commits its offsets."""
+        return dict(self._streams)
 
     @property
     def oldest_seconds(self) -> float:

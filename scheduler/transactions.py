@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import structlog
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import InvalidProducerEpoch, KafkaError, OffsetMetadataTooLargeError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from scheduler.entries import BatchError, Entry, send
@@ -43,6 +43,8 @@ ABORT_SECONDS = 2.0
 
 class Offsets(Protocol):
     """What of the ledger goes into a transaction."""
+
+    map_limit: int
 
     def owns(self, origin: Origin) -> bool:
         """Return whether the assignment that this came from is still in force."""
@@ -146,12 +148,20 @@ class Transactions:
         """Begin."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def committed(self, timeout: float) -> None:
-        """Wait, in bounded time, until a transaction that begins from now on is committed."""
+    async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
+        """Wait until a transaction that begins from now on is committed, for at most ``timeout`` seconds.
+
+        Args:
+            client: the group's member; a transaction does without it.
+            timeout: most seconds to take.
+        """
         done = asyncio.get_running_loop().create_future()
         self._waiters.append(done)
         self._wake.set()
         await asyncio.wait([done], timeout=timeout)
+
+    async def cancel(self) -> None:
+        """Nothing to end: a transaction looks at its partitions before it commits."""
 
     async def stop(self) -> None:
         """Close the producer."""
@@ -328,6 +338,9 @@ class Transactions:
         timed_out = bool(self.since) and time.monotonic() - self.since >= self._timeout
         if isinstance(error, ProducerFenced | InvalidProducerEpoch) and not timed_out:
             raise FencedError(self._id)
+        if isinstance(error.__cause__, OffsetMetadataTooLargeError):
+            longest = max(len(commit.metadata) for commit in self._commits.values())
+            self._owner.offsets.map_limit = min(self._owner.offsets.map_limit, longest) // 2
         await self._make_anew(f"{type(error).__name__}: {error}")
 
     async def _make_anew(self, reason: str) -> None:

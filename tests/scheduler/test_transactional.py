@@ -208,7 +208,7 @@ async def test_a_commit_without_outcomes(settings: KafkaSettings) -> None:
         origin = desk.ledger.receive(desk.news, 2, 2)
         assert origin is not None
         desk.ledger.finish(origin)
-        await desk.publisher.commit(desk.news, 20)
+        await desk.publisher.committers[desk.news].commit(None, 20)
         assert await desk.offsets() == [2, 2, 3, 2]
         assert not desk.ledger.commits(desk.news)
 
