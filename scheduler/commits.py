@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -16,6 +17,21 @@ log = structlog.get_logger()
 
 REMIND_SECONDS = 30.0
 """How often commits that keep failing are mentioned."""
+
+
+class Committer(Protocol):
+    """Commits the finished offsets of one topic."""
+
+    async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
+        """Commit now; a failed commit is tried again by the next.
+
+        Args:
+            client: the group's member.
+            timeout: most seconds to take.
+        """
+
+    async def cancel(self) -> None:
+        """End a commit that is running."""
 
 
 class Commits:
