@@ -15,6 +15,7 @@ from scheduler.ledger import Commit, Ledger
 
 log = structlog.get_logger()
 
+ERROR_CHARS = 200
 REMIND_SECONDS = 30.0
 """How often commits that keep failing are mentioned."""
 
@@ -119,7 +120,8 @@ class Commits:
         self._trouble(
             "commit_failed",
             topic=self._topic,
-            error=f"{type(error).__name__}: {error}",
+            # aiokafka explains CommitFailedError in a paragraph of several lines.
+            error=f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_CHARS]}",
             unfinished=self._ledger.unfinished([self._topic]),
         )
 
