@@ -21,6 +21,7 @@ from aiokafka.errors import (
 
 from scheduler import intake as intake_module
 from scheduler import offset_map
+from scheduler.commits import Commits
 from scheduler.errors import OffsetsLostError
 from scheduler.intake import Intake
 from scheduler.ledger import SMALLEST_LIMIT, Ledger, Partition
@@ -257,6 +258,7 @@ async def test_commits_that_fail_do_not_end_consumption(kafka_settings: KafkaSet
                 await publish_numbers(kafka_settings, range(start, start + 8))
                 await until(lambda start=start: len(taker.values) >= start + 8)  # type: ignore[misc]  # bound at once
                 await intake.commit()
+            assert isinstance(intake._commits, Commits)
             assert failed == intake._commits.failures == 5
             assert await committed(kafka_settings, intake.topic) == {}
             intake._client.commit = commit
@@ -337,6 +339,7 @@ async def test_a_commit_without_room_for_any_map_still_moves(kafka_settings: Kaf
         for origin in origins:
             taker.ledger.finish(origin)
             await intake.commit()
+        assert isinstance(intake._commits, Commits)
         assert intake._commits.failures == 0
         assert (await committed(kafka_settings, intake.topic))[0] == 9
         taker.ledger.forget([(intake.topic, 0)])
