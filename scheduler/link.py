@@ -215,7 +215,7 @@ class WorkerLink:
         elif isinstance(frame, Heartbeat):
             peer.steps = frame.steps
         elif isinstance(frame, Goodbye):
-            self._left(identity, frame.reason, died=False)
+            self._left(identity, frame.reason, died=frame.died)
 
     def _hello(self, identity: bytes, hello: Hello) -> None:
         known = self._peers.get(identity)

@@ -45,5 +45,7 @@ class Stats:
         """Outcomes of work whose partition went elsewhere meanwhile; the new owner publishes them."""
         self.worker_deaths = 0
         self.requeued = 0
+        self.retried = 0
+        """Failures after which an event got another attempt."""
         self.revoked = 0
         """Less urgent requests that were taken back from a worker to make room."""

@@ -159,8 +159,8 @@ class Worker:
             await self._drain(await self._end)
         except EngineDiedError as error:
             self._outbox.flush()
-            self._goodbye(error.reason)
             # Somebody asked this process to end, and took the engine down first: that is an end, not an accident.
+            self._goodbye(error.reason, died=not stop.is_set())
             if not stop.is_set():
                 raise
         finally:
@@ -351,9 +351,9 @@ class Worker:
         if self._draining and not self._ids:
             self._idle.set()
 
-    def _goodbye(self, reason: str) -> None:
+    def _goodbye(self, reason: str, *, died: bool = False) -> None:
         if self._session:
-            self._link.send(Goodbye(session=self._session, reason=reason))
+            self._link.send(Goodbye(session=self._session, reason=reason, died=died))
 
 
 async def _unless_stopped(

@@ -220,7 +220,7 @@ async def test_a_drain_that_takes_too_long_is_cut_short(
 async def test_a_dead_engine_ends_the_worker(
     scheduler: FakeScheduler, start_worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the engine dies, its work is reported as retryable, the worker says goodbye and ends with an error."""
+    """When the engine dies the goodbye says so, nothing in flight is failed, and the worker ends with an error."""
     worker = start_worker(BRIEF)
     await scheduler.welcome("a")
 
@@ -229,9 +229,8 @@ async def test_a_dead_engine_ends_the_worker(
 
     monkeypatch.setattr("workers.sim_core.SimCore.apply", explode)
     scheduler.send(Requests(session="a", requests=[make_request(1), make_request(2)]))
-    failures = await scheduler.expect(Failures)
-    assert {failure.request_id: failure.retryable for failure in failures.failures} == {1: True, 2: True}
-    await scheduler.expect(Goodbye)
+    goodbye = await scheduler.expect(Goodbye)
+    assert goodbye.died
     with pytest.raises(EngineDiedError, match="no step"):
         await worker.ended()
 
