@@ -255,10 +255,26 @@ class Outcomes:
         self._stats.undecodable += 1
         self._dead_letter(Receipt(origin, None), original, kind.value, field, reason, Stage.CONSUMED, 0)
 
+    def dead_gap(self, origin: Origin, first: int, message: str) -> None:
+        """Publish that input offsets from ``first`` on are gone; nobody knows what was in them."""
+        self._stats.undecodable += 1
+        # Where a log began anew, the ledger holds the gap at another offset than the one that was lost.
+        place, nothing = origin._replace(offset=first), Original(None, b"", ())
+        receipt = Receipt(origin, None)
+        self._dead_letter(receipt, nothing, ErrorKind.OFFSETS_LOST, "", message, Stage.CONSUMED, 0, place)
+
     def _dead_letter(
-        self, receipt: Receipt, original: Original, kind: str, field: str, message: str, stage: Stage, attempts: int
+        self,
+        receipt: Receipt,
+        original: Original,
+        kind: str,
+        field: str,
+        message: str,
+        stage: Stage,
+        attempts: int,
+        place: Origin | None = None,
     ) -> None:
-        origin = receipt.origin
+        origin = place or receipt.origin
         log.warning(
             "dead_letter",
             kind=kind,

@@ -18,6 +18,7 @@ from scheduler.dead_letter_limit import DeadLetterLimit
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
+from scheduler.lost_offsets import LostOffsets
 from scheduler.metrics import MetricsServer
 from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
 from scheduler.planner import Plan, Planner
@@ -28,7 +29,8 @@ from scheduler.room import Room
 from scheduler.stamps import StampWriter
 from scheduler.stats import Stats
 from scheduler.tokens import TextTokenizer
-from scheduler.work import Work
+from scheduler.watchdog import CompletionWatch
+from scheduler.work import Origin, Work
 from scheduler.workers import WorkerRegistry
 from schemas.errors import ErrorKind
 from schemas.frames import Failure, Request, Result, Started
@@ -103,6 +105,7 @@ class Scheduler:
         self._stamps = StampWriter(redis, topics, self._status)
         self._workers = WorkerRegistry(self._planner, settings, self)
         self._link = WorkerLink(link, self._session, self._workers)
+        self._completions = CompletionWatch(settings.stalled_seconds)
         self._intakes = [Intake(topic, kafka, settings, self._ledger, self) for topic in topics.inputs]
         self._metrics = MetricsServer(settings, self._status, self._stats, self._limit)
         self._pump_scheduled = False
@@ -186,10 +189,16 @@ class Scheduler:
     async def _commit_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            for intake in self._intakes:
-                await intake.commit()
+            await asyncio.gather(*(intake.commit() for intake in self._intakes))
+            self._watch_completions()
             if (notice := self._limit.notice(time.monotonic())) is not None:
                 log.error("stopped_by_dead_letters", scheduler=self._settings.id, **notice._asdict())
+
+    def _watch_completions(self) -> None:
+        in_flight = self._planner.total_in_flight
+        if self._completions.look(time.monotonic(), in_flight, self._stats.returned):
+            event = "completions_stalled" if self._completions.stalled else "completions_go_on"
+            log.warning(event, in_flight=in_flight, seconds=self._settings.stalled_seconds)
 
     # Intake
 
@@ -203,6 +212,10 @@ class Scheduler:
         assert tokenizer is not None  # noqa: S101 - intake starts after the first worker brought it
         await self._admission.admit(topic, records, tokenizer, self._workers.text_limit)
         self._wake()
+
+    def lost(self, lost: LostOffsets, origin: Origin) -> None:
+        """Record offsets that Kafka no longer has."""
+        self._outcomes.dead_gap(origin, lost.wanted, str(lost))
 
     async def drained(self, partitions: set[Partition], timeout: float) -> bool:
         """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
@@ -305,6 +318,7 @@ class Scheduler:
 
     def request_done(self, work: Work, result: Result, worker_id: str) -> None:
         """Publish an answer, unless it came too late to be of use or its partition went elsewhere."""
+        self._stats.returned += 1
         self._end(work)
         work.engine_started_ns = result.engine_started_ns
         work.first_token_ns = result.first_token_ns
@@ -326,6 +340,7 @@ class Scheduler:
 
     def request_failed(self, work: Work, failure: Failure) -> None:
         """Try again later where that may help, with the original deadline; else the event becomes a dead letter."""
+        self._stats.returned += 1
         work.refusals += 1
         if not failure.retryable or work.refusals >= self._settings.max_attempts:
             self._die(work, failure.kind, failure.message)
@@ -381,7 +396,9 @@ class Scheduler:
         state = self._state
         if state == "running" and self._limit.tripped:
             state = STOPPED_BY_DEAD_LETTERS
-        elif state == "running" and any(intake.paused for intake in self._intakes):
+        if state == "running" and (self._completions.stalled or any(intake.stalled for intake in self._intakes)):
+            state = "stalled"
+        if state == "running" and any(intake.paused for intake in self._intakes):
             state = "paused"
         return SchedulerStatus(
             scheduler_id=self._settings.id,
@@ -405,6 +422,8 @@ class Scheduler:
             undecodable=self._stats.undecodable,
             stamps_dropped=self._stamps.dropped,
             retrying=self._planner.retrying,
+            unconfirmed=self._publisher.pending,
+            unfinished=self._ledger.unfinished(intake.topic for intake in self._intakes),
         )
 
 
