@@ -29,7 +29,7 @@ from ops.topics import ensure_topics
 from schemas.codec import decode_json
 from schemas.errors import DecodeError, TapewireError, UnavailableError
 from schemas.settings import RedisSettings
-from schemas.status import SchedulerStatus
+from schemas.status import STOPPED_BY_DEAD_LETTERS, STOPPED_MEND, SchedulerStatus
 
 TICK_SECONDS = 0.5
 
@@ -126,7 +126,8 @@ def _line(status: SchedulerStatus | None, supervisor: Supervisor) -> str:
         f"{child.spec.name} {worker_state(child)[0] or 'up'}" if child.pid else f"{child.spec.name} down"
         for child in supervisor.children
     )
-    return f"scheduler {state}, {connected} workers connected ({children})"
+    mend = f" - {STOPPED_MEND}" if state == STOPPED_BY_DEAD_LETTERS else ""
+    return f"scheduler {state}, {connected} workers connected ({children}){mend}"
 
 
 def _table(status: SchedulerStatus | None, supervisor: Supervisor) -> Table:

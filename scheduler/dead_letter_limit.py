@@ -10,6 +10,7 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 from schemas.settings import DeadLetterSettings
+from schemas.status import STOPPED_MEND
 
 GRAINS = 60
 """Parts of the window; what is older leaves in steps of this size."""
@@ -33,9 +34,6 @@ class Notice(NamedTuple):
     held: int
     reason: str
     mend: str
-
-
-MEND = "mend what makes them (`tapewire dlq ls` shows why), then restart this scheduler: every held event is read again"
 
 
 class _Grain:
@@ -106,7 +104,7 @@ class DeadLetterLimit:
         if not self.tripped or (self._told is not None and now - self._told < TELL_SECONDS):
             return None
         self._told = now
-        return Notice(dict(self._kinds.most_common()), self.held, self.reason, MEND)
+        return Notice(dict(self._kinds.most_common()), self.held, self.reason, STOPPED_MEND)
 
     def _judge(self) -> str:
         settings, dead = self._settings, self._dead

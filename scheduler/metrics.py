@@ -16,11 +16,9 @@ from scheduler.dead_letter_limit import DeadLetterLimit
 from scheduler.stats import LATENCY_BUCKETS, Stats
 from schemas.errors import UnavailableError
 from schemas.settings import SchedulerSettings
-from schemas.status import SchedulerStatus
+from schemas.status import STOPPED_METRIC, SchedulerStatus
 
 log = structlog.get_logger()
-
-STOPPED_METRIC = "tapewire_stopped_by_dead_letters"
 
 
 class MetricsServer(Collector):
