@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from ops.dlq_letters import Letter, LetterId, LetterReader
 from ops.dlq_marks import MarkBook
-from ops.text import stdout_console, visible
+from ops.text import shortened, stdout_console, visible
 from schemas.errors import ConfigError
 from schemas.settings import KafkaSettings
 
 SHOWN_CHARS = 20_000
 """Of a value on a terminal; ``--raw`` writes all of it."""
 MILLISECONDS = 1000
+HEADINGS = ("id", "time (UTC)", "kind", "source", "tries", "event", "what")
+GAP = "  "
+LEAST_MESSAGE = 20
+"""Characters of a message that are shown however narrow the terminal is."""
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -122,38 +125,40 @@ async def show_list(kafka: KafkaSettings, wanted: Filter, limit: int, *, as_json
         sys.stdout.write(json.dumps({"total": kinds.total(), "shown": len(rows), "kinds": kinds}) + "\n")
         return
     if rows:
-        stdout_console().print(_table(rows))
+        _print_table(rows)
     counts = ", ".join(f"{visible(kind) or '(none)'} {count}" for kind, count in kinds.most_common())
     shown = f", the newest {len(rows)} shown" if len(rows) < kinds.total() else ""
     what = "" if wanted.handled else "open "
     sys.stdout.write(f"{kinds.total()} {what}dead letters{shown}{': ' if counts else ''}{counts}\n")
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table()
-    for heading in ("id", "time (UTC)", "kind"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("field", "source", "event", "tries", "message"):
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        source = row["source"]
-        table.add_row(
-            *(
-                Text(visible(str(cell))[:400])
-                for cell in (
-                    row["id"],
-                    row["time"][:19].replace("T", " "),
-                    row["kind"],
-                    row["field"],
-                    "/".join(map(str, source.values())) if source else "?",
-                    row["event_id"],
-                    "?" if row["attempts"] is None else row["attempts"],
-                    row["message"],
-                )
-            ),
-            style="dim" if row["handled"] else "",
-        )
-    return table
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    """Print one line a letter, the message cut to what the terminal leaves: ids must be whole to be of use."""
+    cells = [_cells(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(HEADINGS, *cells, strict=True)]
+    console = stdout_console()
+    left = max(console.width - sum(widths[:-1]) - len(GAP) * len(widths[:-1]), LEAST_MESSAGE)
+    for line, style in [
+        (HEADINGS, "bold"),
+        *((c, "dim" if r["handled"] else "") for c, r in zip(cells, rows, strict=True)),
+    ]:
+        padded = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=False)]
+        console.print(Text(GAP.join([*padded, shortened(line[-1], left)]), style=style), soft_wrap=True)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    source = row["source"]
+    # The first part of a topic's name is that of the deployment, the same in every line.
+    place = f"{source['topic'].rpartition('.')[2]}/{source['partition']}/{source['offset']}" if source else "?"
+    return (
+        row["id"],
+        visible(row["time"][:19].replace("T", " ")),
+        shortened(row["kind"], 22),
+        shortened(place, 24),
+        "?" if row["attempts"] is None else str(row["attempts"]),
+        shortened(row["event_id"], 24),
+        f"{shortened(row['field'], 40)}: {row['message']}" if row["field"] else row["message"],
+    )
 
 
 async def show_one(kafka: KafkaSettings, letter_id: LetterId, *, as_json: bool, raw: bool) -> None:

@@ -115,6 +115,7 @@ async def test_a_story_killed_between_two_attempts_is_not_tried_again(
         await one.until(lambda: one.scheduler._status().retrying == 1)
         await publish(kafka_settings, [killed("a")])
         await one.until(lambda: one.scheduler._stats.classes[0].expired == 1)
+        await one.until(lambda: not one.scheduler._publisher.pending)
         _nothing_is_held(one)
         assert len(worker.seen) == 1
         await one.end()
