@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -14,8 +15,24 @@ from scheduler.ledger import Commit, Ledger
 
 log = structlog.get_logger()
 
+ERROR_CHARS = 200
 REMIND_SECONDS = 30.0
 """How often commits that keep failing are mentioned."""
+
+
+class Committer(Protocol):
+    """Commits the finished offsets of one topic."""
+
+    async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
+        """Commit now; a failed commit is tried again by the next.
+
+        Args:
+            client: the group's member.
+            timeout: most seconds to take.
+        """
+
+    async def cancel(self) -> None:
+        """End a commit that is running."""
 
 
 class Commits:
@@ -28,11 +45,13 @@ class Commits:
     Args:
         topic: whose partitions.
         ledger: what is finished, under which epoch.
+        trouble: takes what Kafka being away explains, for the log.
     """
 
-    def __init__(self, topic: str, ledger: Ledger) -> None:
+    def __init__(self, topic: str, ledger: Ledger, trouble: Callable[..., None] = log.warning) -> None:
         self._topic = topic
         self._ledger = ledger
+        self._trouble = trouble
         self._running: asyncio.Task[None] | None = None
         self._failed_since: float | None = None
         self._reminded = 0.0
@@ -98,17 +117,18 @@ class Commits:
         elif now - self._reminded < REMIND_SECONDS:
             return
         self._reminded = now
-        log.warning(
+        self._trouble(
             "commit_failed",
             topic=self._topic,
-            error=f"{type(error).__name__}: {error}",
+            # aiokafka explains CommitFailedError in a paragraph of several lines.
+            error=f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_CHARS]}",
             unfinished=self._ledger.unfinished([self._topic]),
         )
 
     def _note_success(self) -> None:
         if self._failed_since is not None:
             seconds = round(time.monotonic() - self._failed_since, 1)
-            log.info("commits_work_again", topic=self._topic, after_seconds=seconds)
+            log.debug("commits_work_again", topic=self._topic, after_seconds=seconds)
             self._failed_since = None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import structlog
@@ -24,7 +24,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from scheduler.commits import Commits
+from scheduler.commits import Commits, Committer
 from scheduler.errors import OffsetsLostError
 from scheduler.ledger import Ledger, Partition
 from scheduler.lost_offsets import LostOffsets, look_for
@@ -81,18 +81,28 @@ class Intake:
         settings: time limits.
         ledger: shared by all intakes; each touches its own topic only.
         consumer: who takes the records.
+        trouble: takes what Kafka being away explains, for the log.
+        commits: commits this topic's finished offsets, where that is not done with the consumer but in transactions.
     """
 
     def __init__(
-        self, topic: str, kafka: KafkaSettings, settings: SchedulerSettings, ledger: Ledger, consumer: Consumer
+        self,
+        topic: str,
+        kafka: KafkaSettings,
+        settings: SchedulerSettings,
+        ledger: Ledger,
+        consumer: Consumer,
+        trouble: Callable[..., None] = log.warning,
+        commits: Committer | None = None,
     ) -> None:
         self.topic = topic
         self._kafka = kafka
         self._settings = settings
         self._ledger = ledger
         self._taker = consumer
-        self._commits = Commits(topic, ledger)
+        self._commits: Committer = commits or Commits(topic, ledger, trouble)
         self._watch = FetchWatch(settings.stalled_seconds)
+        self._trouble = trouble
         self._client: AIOKafkaConsumer = None
         self._listener: _Listener | None = None
         self._stopping = False
@@ -184,7 +194,7 @@ class Intake:
             except KafkaError as error:
                 if self._failing_since is None:
                     self._failing_since = time.monotonic()
-                    log.warning("fetch_failed", topic=self.topic, error=str(error))
+                    self._trouble("fetch_failed", topic=self.topic, error=str(error))
                 await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
             self._failing_since = None
@@ -243,7 +253,7 @@ class Intake:
         try:
             lost = await look_for(self._client, tp, wanted, ASK_SECONDS)
         except (KafkaError, TimeoutError) as error:
-            log.warning("fetch_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
+            self._trouble("fetch_failed", topic=self.topic, error=f"{type(error).__name__}: {error}")
             return
         if lost.partition not in self._ledger.partitions(self.topic):
             return  # it went elsewhere meanwhile

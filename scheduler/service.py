@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,8 @@ import structlog
 from aiokafka import ConsumerRecord
 
 from scheduler.admit import Admission
+from scheduler.broker_watch import BrokerWatch
+from scheduler.commits import Committer
 from scheduler.dead_letter_limit import DeadLetterLimit
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
@@ -22,13 +25,14 @@ from scheduler.lost_offsets import LostOffsets
 from scheduler.metrics import MetricsServer
 from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
 from scheduler.planner import Plan, Planner
-from scheduler.publisher import Publisher
+from scheduler.publisher import Publisher, Record
 from scheduler.quarantine import blame
 from scheduler.retries import Retries
 from scheduler.room import Room
 from scheduler.stamps import StampWriter
 from scheduler.stats import Stats
 from scheduler.tokens import TextTokenizer
+from scheduler.transactional import TransactionalPublisher
 from scheduler.watchdog import CompletionWatch
 from scheduler.work import Origin, Work
 from scheduler.workers import WorkerRegistry
@@ -44,6 +48,8 @@ SESSION_DIGITS = 8
 """Of this life's random name, in a header of everything that is written: enough to tell two lives apart."""
 MAX_UNCONFIRMED = 20_000
 """Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
+MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
+"""The same in bytes: dead letters may be as large as the largest input record."""
 TOO_OLD = "older than its class's toxic age"
 HOPELESS = "no worker could answer it before its class's toxic age"
 LONGEST_TIMER_SECONDS = 1.0
@@ -97,7 +103,8 @@ class Scheduler:
         )
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
-        self._publisher = Publisher(kafka, settings.id, self._confirmed)
+        self._publisher, commits = self._make_publisher(kafka)
+        self._broker = BrokerWatch(self._publisher, self._waits, settings.publish_seconds)
         self._limit = DeadLetterLimit(settings.dead_letters)
         written_by = f"{settings.id}/{self._session[:SESSION_DIGITS]}"
         self._outcomes = Outcomes(self._publisher, topics, self._stats, self._limit, written_by)
@@ -106,19 +113,36 @@ class Scheduler:
         self._workers = WorkerRegistry(self._planner, settings, self)
         self._link = WorkerLink(link, self._session, self._workers)
         self._completions = CompletionWatch(settings.stalled_seconds)
-        self._intakes = [Intake(topic, kafka, settings, self._ledger, self) for topic in topics.inputs]
+        trouble = self._broker.trouble
+        self._intakes = [
+            Intake(topic, kafka, settings, self._ledger, self, trouble, commits.get(topic)) for topic in topics.inputs
+        ]
         self._metrics = MetricsServer(settings, self._status, self._stats, self._limit)
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
+
+    def _make_publisher(
+        self, kafka: KafkaSettings
+    ) -> tuple[Publisher | TransactionalPublisher, Mapping[str, Committer]]:
+        """Return the publisher for the mode of delivery, and per topic who commits offsets where intake does not."""
+        settings = self._settings
+        if settings.delivery == "at_least_once":
+            return Publisher(kafka, settings.id, self._confirmed, self._refused), {}
+        transactional = TransactionalPublisher(
+            kafka, settings, self._ledger, self._concluded, self._dropped, self._refused
+        )
+        return transactional, transactional.committers
 
     # Life
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, work until ``stop`` is set or something fails for good, drain, and close everything."""
+        watching: asyncio.Task[None] | None = None
         try:
             self._metrics.start()
             self._link.start()
             await self._publisher.start()
+            watching = asyncio.get_running_loop().create_task(self._broker.run())
             await self._stamps.start()
             self._state = "waiting_for_worker"
             log.info("scheduler_waiting_for_worker", scheduler=self._settings.id)
@@ -127,6 +151,8 @@ class Scheduler:
                 await self._work(stop)
             ready.cancel()
         finally:
+            if watching is not None:
+                watching.cancel()
             await self._close()
 
     async def _work(self, stop: asyncio.Event) -> None:
@@ -204,7 +230,9 @@ class Scheduler:
 
     def has_room(self, topic: str) -> bool:
         """Return whether more events of a topic may be taken in."""
-        return not self._limit.tripped and self._publisher.pending < MAX_UNCONFIRMED and self._room.has_room(topic)
+        publisher = self._publisher
+        piled_up = publisher.pending >= MAX_UNCONFIRMED or publisher.pending_bytes >= MAX_UNCONFIRMED_BYTES
+        return not self._limit.tripped and not piled_up and self._room.has_room(topic)
 
     async def take(self, topic: str, records: list[tuple[ConsumerRecord, int]]) -> None:
         """Admit what intake fetched."""
@@ -387,18 +415,43 @@ class Scheduler:
     def _confirmed(self, receipts: list[object]) -> None:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
-            self._outcomes.confirmed(receipt)
             self._ledger.finish(receipt.origin)
+        self._concluded(receipts)
+
+    def _concluded(self, receipts: list[object]) -> None:
+        """Outcomes are out and their offsets finished; a transaction has done the second itself."""
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
             if receipt.entry is not None:
                 self._stamps.add(receipt.entry)
+
+    def _dropped(self, receipts: list[object]) -> None:
+        """Outcomes were not published, since their partition went elsewhere before their transaction."""
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
+            self._stats.stale_outcomes += 1
+
+    def _refused(self, topic: str, record: Record, error: Exception) -> None:
+        self._outcomes.refused(topic, record, error)
+
+    def _waits(self) -> dict[str, int]:
+        return {
+            "unconfirmed": self._publisher.pending,
+            "unfinished": self._ledger.unfinished(intake.topic for intake in self._intakes),
+            "queued": self._planner.total_queued,
+        }
 
     def _status(self) -> SchedulerStatus:
         state = self._state
         if state == "running" and self._limit.tripped:
             state = STOPPED_BY_DEAD_LETTERS
-        if state == "running" and (self._completions.stalled or any(intake.stalled for intake in self._intakes)):
+        elif state == "running" and self._broker.away:
+            state = "kafka_away"
+        elif state == "running" and (self._completions.stalled or any(intake.stalled for intake in self._intakes)):
             state = "stalled"
-        if state == "running" and any(intake.paused for intake in self._intakes):
+        elif state == "running" and any(intake.paused for intake in self._intakes):
             state = "paused"
         return SchedulerStatus(
             scheduler_id=self._settings.id,

@@ -244,7 +244,7 @@ class Goodbye(Struct, kw_only=True, frozen=True, tag="goodbye"):
     """The worker leaves; whatever it still had must run elsewhere.
 
     Args:
-        died: its engine died under what it had, so one of those requests may have killed it.
+        died: its engine is gone: what it still had may be what killed it.
     """
 
     session: str

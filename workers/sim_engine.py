@@ -265,7 +265,16 @@ class SimEngine:
         """A step loop that ends by itself is a defect; the process must not live on as if it had an engine."""
         if task.cancelled():
             return
-        self._flights = {}
+        flights, self._flights = list(self._flights), {}
+        for request_id in flights:
+            self._sink.on_failure(
+                Failure(
+                    request_id=request_id,
+                    kind=ErrorKind.ENGINE_ERROR.value,
+                    message="the engine died",
+                    retryable=True,
+                )
+            )
         self._sink.on_died(f"the step loop ended: {task.exception()!r}")
 
 

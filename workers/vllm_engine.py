@@ -291,13 +291,13 @@ class VllmEngine:
         return answer, output.metrics, len(tokens)
 
     def _died(self) -> None:
-        """Say that the engine is gone, once.
-
-        What was in flight is not failed one by one: the scheduler looks for the request that kills engines among it.
-        """
+        """Fail what is in flight and say that the engine is gone, once."""
         if self._gone:
             return
         self._gone = True
+        for request_id, task in list(self._flights.items()):
+            failure = Failure(request_id=request_id, kind=ErrorKind.ENGINE_ERROR.value, message=GONE, retryable=True)
+            self._forget(request_id, task, failure)
         self._sink.on_died(GONE)
 
 
