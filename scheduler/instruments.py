@@ -17,7 +17,7 @@ MOST_FOUND = 8
 
 _TICKER = r"[A-Z]{1,5}(?:[./-][A-Z]{1,2})?"
 _EXCHANGE = (
-    r"(?:NYSE(?:[ ](?:American|Arca|MKT))?|NASDAQ|Nasdaq|NasdaqG[SM]|AMEX|OTC(?:QB|QX|BB)?|New[ ]York[ ]Stock[ ]Exchange)"
+    r"(?:NYSE(?:[ ](?:American|Arca|MKT))?|NASDAQ|Nasdaq(?:G[SM])?|AMEX|OTC(?:QB|QX|BB)?|New[ ]York[ ]Stock[ ]Exchange)"
     r"(?:[ ](?:Global[ ](?:Select[ ])?|Capital[ ])?(?:Stock[ ])?Market)?"
 )
 _NAMED = re.compile(

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import structlog
 
+from scheduler.instruments import Instruments
 from scheduler.publisher import OutHeaders, Publisher
 from scheduler.stats import Stats
-from scheduler.work import Headers, Origin, Original, Work, read_source
+from scheduler.work import Headers, Origin, Original, Work, read_readable, read_source
 from schemas.codec import encode_json
 from schemas.enums import Direction, Outcome, SignalKind, Stage
 from schemas.errors import ErrorKind
@@ -66,12 +67,20 @@ class Receipt(NamedTuple):
     """What comes back when an outcome is confirmed.
 
     Args:
-        origin: the input offset that is done now.
-        entry: the stamps to write; None for records that never had a class.
+        origin: the input offset that it is about.
+        entry: the stamps to write; None for records that never had a class, and for what is no outcome.
+        finished: the input offsets that are done now, where that is not ``origin`` alone: one signal ends all parts
+            of a filing, and a partial one ends none.
     """
 
     origin: Origin
     entry: StampEntry | None
+    finished: tuple[Origin, ...] | None = None
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The input offsets that are done once this is confirmed."""
+        return (self.origin,) if self.finished is None else self.finished
 
 
 class Outcomes:
@@ -81,9 +90,13 @@ class Outcomes:
         publisher: where they go.
         topics: names of the result topics.
         stats: the counters.
+        instruments: finds those of events that bring none.
     """
 
-    def __init__(self, publisher: Publisher, topics: Topics, stats: Stats) -> None:
+    def __init__(
+        self, publisher: Publisher, topics: Topics, stats: Stats, instruments: Instruments | None = None
+    ) -> None:
+        self._instruments = instruments or Instruments()
         self._publisher = publisher
         self._topics = topics
         self._stats = stats
@@ -111,6 +124,7 @@ class Outcomes:
         late = now > work.deadline_ns
         counters = self._stats.classes[work.class_index]
         answer = result.answer
+        instruments = source.instruments or self._found(original)
         probabilities = answer.probabilities
         signal = Signal(
             signal_id=signal_id(work.event_id, source.version, engine.model_revision, prompt_version),
@@ -129,16 +143,21 @@ class Outcomes:
             deadline_ns=work.deadline_ns,
             late=late,
             stamps=stamps,
-            instruments=source.instruments,
+            instruments=instruments,
             event_type=answer.event_type,
             event_type_probability=answer.event_type_probability,
             truncated=work.truncated,
         )
         counters.signal((now - work.event_time_ns) / NANOSECONDS, late=late)
-        key = (source.instruments[0] if source.instruments else work.event_id).encode()
+        key = (instruments[0] if instruments else work.event_id).encode()
         receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
         headers = _headers(work.event_id, original.headers)
         self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+
+    def _found(self, original: Original) -> list[str]:
+        """Return the instruments that the text of a news event writes as such."""
+        readable = read_readable(original.value)
+        return self._instruments.of([], (), (readable.headline, readable.body))
 
     def expired(self, work: Work, now: int, reason: str) -> None:
         """Publish that an event was not worth running any more."""
@@ -166,6 +185,11 @@ class Outcomes:
         receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
         headers = _headers(work.event_id, original.headers)
         self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
+
+    @staticmethod
+    def headers(event_id: str, source: Headers) -> OutHeaders:
+        """Return the headers of an output record: ours, and what an input record passes through."""
+        return _headers(event_id, source)
 
     def retraction(self, event: NewsEvent, origin: Origin, headers: Headers, stamps: Stamps) -> None:
         """Publish that what was said about a killed story no longer holds; no engine is asked."""

@@ -14,11 +14,13 @@ import structlog
 from aiokafka import ConsumerRecord
 
 from scheduler.admit import Admission
+from scheduler.filing_desk import FilingDesk
+from scheduler.instruments import load_instruments
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
 from scheduler.metrics import MetricsServer
-from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
+from scheduler.outcomes import NANOSECONDS, Receipt
 from scheduler.planner import Plan, Planner
 from scheduler.publisher import Publisher
 from scheduler.room import Room
@@ -87,8 +89,11 @@ class Scheduler:
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
         self._publisher = Publisher(kafka, settings.id, self._confirmed)
-        self._outcomes = Outcomes(self._publisher, topics, self._stats)
-        self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
+        instruments = load_instruments(settings.company_tickers)
+        self._outcomes = FilingDesk(
+            self._publisher, topics, self._stats, settings, self._room, self._queue, instruments
+        )
+        self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue, self._outcomes.take)
         self._stamps = StampWriter(redis, topics, self._status)
         self._workers = WorkerRegistry(self._planner, settings, self)
         self._link = WorkerLink(link, self._session, self._workers)
@@ -167,6 +172,7 @@ class Scheduler:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         self._admission.close()
+        self._outcomes.close()
         await self._publisher.stop()
         await self._stamps.stop(STAMPS_SECONDS)
         self._link.close()
@@ -182,19 +188,30 @@ class Scheduler:
 
     def has_room(self, topic: str) -> bool:
         """Return whether more events of a topic may be taken in."""
+        if not self._room.has_room(topic):
+            self._outcomes.make_room(topic)
         return self._publisher.pending < MAX_UNCONFIRMED and self._room.has_room(topic)
 
     async def take(self, topic: str, records: list[tuple[ConsumerRecord, int]]) -> None:
         """Admit what intake fetched."""
         tokenizer: TextTokenizer | None = self._workers.tokenizer
         assert tokenizer is not None  # noqa: S101 - intake starts after the first worker brought it
-        await self._admission.admit(topic, records, tokenizer, self._workers.text_limit)
+        sizes = [self._workers.chunk_size(c.extractor) for c in self._settings.classes]
+        await self._admission.admit(topic, records, tokenizer, self._workers.text_limit, sizes)
         self._wake()
 
     async def drained(self, partitions: set[Partition], timeout: float) -> bool:
         """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
         for work in self._planner.drop_queued(lambda w: w.origin[:2] in partitions):
             self._room.leave(work)
+            self._outcomes.dropped(work)
+        self._outcomes.forget(partitions, waiting_only=True)
+        try:
+            return await self._ended(partitions, timeout)
+        finally:
+            self._outcomes.forget(partitions)
+
+    async def _ended(self, partitions: set[Partition], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while self._outcomes.unconfirmed(partitions) or any(
             w.origin[:2] in partitions for w in self._planner.in_flight_work()
@@ -205,7 +222,8 @@ class Scheduler:
         return True
 
     def _queue(self, work: Work) -> None:
-        self._stats.classes[work.class_index].arrived += 1
+        if work.part is None:  # a filing's part was counted when it came
+            self._stats.classes[work.class_index].arrived += 1
         self._room.enter(work)
         self._planner.add(work)
 
@@ -342,7 +360,8 @@ class Scheduler:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
             self._outcomes.confirmed(receipt)
-            self._ledger.finish(receipt.origin)
+            for origin in receipt.origins:
+                self._ledger.finish(origin)
             if receipt.entry is not None:
                 self._stamps.add(receipt.entry)
 
