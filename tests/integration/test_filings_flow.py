@@ -28,8 +28,7 @@ CLASSES = (
 @pytest.fixture(autouse=True)
 def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the workers of this process announce that filings are split."""
-    plain = Prompt.extractor.fget
-    assert plain is not None
+    plain = vars(Prompt)["extractor"].fget
 
     def split(prompt: Prompt) -> Extractor:
         found: Extractor = plain(prompt)
@@ -70,7 +69,7 @@ async def test_a_filing_of_400_000_tokens_delays_no_headline(
             await publish(kafka_settings, [news(f"h{sent + n}") for n in range(5)])
             sent += 5
             before = one.ended
-            await one.until(lambda before=before: one.ended > before)  # type: ignore[misc]
+            await one.until(lambda before=before: one.ended > before)
         await one.until_ended(sent + 1)
         assert set(one.scheduler._room._bytes.values()) == {0}
         assert set(one.scheduler._room._events.values()) == {0}
@@ -164,7 +163,6 @@ async def test_a_killed_scheduler_reads_all_parts_again_and_says_the_same(
         await one.until(lambda: one.in_flight > 0 and one.scheduler._outcomes.filings.alive == 1)
         kill(process)
         await one.end()
-        assert set(one.scheduler._room._bytes.values()) == {0}
     assert not any((await committed(kafka_settings, kafka_settings.topics.filings)).values())
     async with node(kafka_settings, redis_settings) as one:
         one.worker()
