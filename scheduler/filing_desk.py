@@ -12,7 +12,8 @@ from scheduler.filings import Filings, MadeBy, Part, Ready
 from scheduler.instruments import Instruments
 from scheduler.merge import Reading
 from scheduler.outcomes import Outcomes, Receipt
-from scheduler.publisher import Publisher
+from scheduler.producer import TOO_LARGE
+from scheduler.publisher import Outlet, Record
 from scheduler.room import Room
 from scheduler.stats import Stats
 from scheduler.work import Work
@@ -44,7 +45,7 @@ class FilingDesk(Outcomes):
 
     def __init__(
         self,
-        publisher: Publisher,
+        publisher: Outlet,
         topics: Topics,
         stats: Stats,
         settings: SchedulerSettings,
@@ -173,8 +174,21 @@ class FilingDesk(Outcomes):
                 slo_ns=filing.deadline_ns - filing.event_time_ns,
                 stamps=signal.stamps,
             )
-        done = tuple(part.whole.origin for part in filing.records) if final else ()
-        self._publish_record(signal, first, Receipt(first.origin, entry, done))
+        done = tuple(part.whole for part in filing.records) if final else ()
+        self._publish_record(signal, first, Receipt(first.origin, entry, first.record, done))
+
+    def refused(self, topic: str, record: Record, error: Exception) -> None:
+        """Publish a dead letter for each part in place of a filing's signal that the broker will never take."""
+        receipt = record.receipt
+        if not isinstance(receipt, Receipt) or receipt.parts is None:
+            super().refused(topic, record, error)
+            return
+        self.confirmed(receipt)
+        kind = ErrorKind.RECORD_TOO_LARGE if isinstance(error, TOO_LARGE) else ErrorKind.INVALID_VALUE
+        for whole in receipt.parts:
+            super().dead_work(
+                whole, kind, f"Kafka will not take its filing's signal on {topic}: {type(error).__name__}"
+            )
 
     def _publish_record(self, signal: Signal, first: Work, receipt: Receipt) -> None:
         key = (signal.instruments[0] if signal.instruments else signal.event_id).encode()

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from aiokafka.errors import MessageSizeTooLargeError
 
 from scheduler.chunks import Chunk
 from scheduler.filing_desk import chunk_work
 from scheduler.filing_signal import EVIDENCE_CHARS, MOST_MISSING
 from scheduler.filings import Part
+from scheduler.publisher import Record
 from schemas.enums import Direction, Outcome, Stage
 from schemas.identity import signal_id
 from schemas.topics import (
@@ -292,3 +294,21 @@ def test_chunks_share_their_part_s_record() -> None:
     works = [chunk_work(one, n, Chunk(0, 1, b"", 1, 1), 5, 0) for n in range(3)]
     assert all(work.record is one.whole.record for work in works)
     assert {work.deadline_ns for work in works} == {5}
+
+
+async def test_a_filing_whose_signal_kafka_refuses_becomes_dead_letters() -> None:
+    """The signal is too large for its topic: every part is a dead letter of its own, and no offset ends without one."""
+    desk = Desk()
+    parts = [part(1, 2), part(2, 2)]
+    for one in parts:
+        (work,) = desk.take(one)
+        desk.answer(work)
+    ((topic, key, value, headers, receipt),) = desk.paper.records
+    record = Record(key, value, list(headers.items()), receipt)
+    desk.paper.records.clear()
+    desk.desk.refused(topic, record, MessageSizeTooLargeError())
+    assert [h[HEADER_ERROR_KIND] for h in desk.dead] == [b"record_too_large"] * 2
+    assert sorted(desk.finished) == sorted(one.whole.origin.offset for one in parts)
+    for _, _, _, _, receipt in desk.paper.records:
+        desk.desk.confirmed(receipt)
+    assert desk.desk.unconfirmed([(TOPICS.filings, 0)]) == 0
