@@ -91,13 +91,14 @@ async def test_a_filing_of_400_000_tokens_delays_no_headline(
     assert set(found.outcomes.values()) == {1}
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "transactional"])
 async def test_filings_in_parts_become_one_signal_each_and_commit_all_their_offsets(
-    kafka_settings: KafkaSettings, redis_settings: RedisSettings
+    kafka_settings: KafkaSettings, redis_settings: RedisSettings, delivery: str
 ) -> None:
     """Six filings of one to six parts, mixed: six signals, every offset ended once and committed."""
     filings = [_parts(f"0001-{n}", n) for n in range(1, 7)]
     mixed = [parts[i] for i in range(6) for parts in filings if i < len(parts)]
-    async with node(kafka_settings, redis_settings) as one:
+    async with node(kafka_settings, redis_settings, delivery=delivery) as one:
         one.worker()
         await publish(kafka_settings, mixed)
         await one.until_ended(6)
