@@ -11,6 +11,7 @@ from schemas.enums import Stage
 from schemas.frames import Extractor
 from schemas.records import Signal
 from schemas.settings import ClassSettings, FilingSettings, KafkaSettings, LimitSettings, RedisSettings
+from tests.conftest import Broker
 from tests.scheduler.records import committed, ends, read
 from tests.scheduler.running import NEVER_MS, PATIENT, Results, filing, kill, news, node, publish, results
 from workers.prompts import Prompt
@@ -190,3 +191,34 @@ async def test_waiting_filings_that_fill_the_room_make_way_for_the_next(
     assert max(Counter(s.signal_id for s in found.signals).values()) == 1
     assert "0001-last:d:1" in {s.event_id for s in found.signals}
     assert (await read(kafka_settings, kafka_settings.topics.dead_letters)) == []
+
+
+async def test_filings_that_wait_at_a_rebalance_are_read_whole_by_the_new_owner(
+    kafka: Broker, kafka_settings: KafkaSettings, redis_settings: RedisSettings
+) -> None:
+    """Half of sixteen filings is here when another scheduler joins: every one still becomes one whole signal."""
+    if kafka.embedded:
+        pytest.skip("groups of two never settle on the embedded broker; needs a real Kafka")
+    topic, filings = kafka_settings.topics.filings, [_parts(f"0001-r{n}", 2) for n in range(16)]
+    settings = FilingSettings(wait_seconds=3_600, partial_ms=0)
+    async with (
+        node(kafka_settings, redis_settings, id="one", filings=settings) as one,
+        node(kafka_settings, redis_settings, id="two", filings=settings) as two,
+    ):
+        one.worker("w1")
+        await publish(kafka_settings, [parts[0] for parts in filings])
+        desk = one.scheduler._outcomes.filings
+        await one.until(lambda: desk.open == 16 and desk.idle)
+        two.worker("w2")
+        for member in (one, two):
+            await member.until(lambda: len(member.scheduler._ledger.partitions(topic)) == 2)  # noqa: B023
+        assert desk.open < 16
+        await publish(kafka_settings, [parts[1] for parts in filings])
+        await one.until(lambda: one.ended + two.ended >= 16)
+        await two.end()
+        await one.end()
+    found = await results(kafka_settings)
+    whole = {s.event_id for s in _filings(found) if s.filing is not None and not s.filing.missing_parts}
+    assert whole == {f"0001-r{n}" for n in range(16)}
+    assert set(found.outcomes.values()) == {1}
+    assert len(found.outcomes) == 32
