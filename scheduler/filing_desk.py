@@ -114,13 +114,6 @@ class FilingDesk(Outcomes):
         while self.filings.open and self.filings.idle and not self._room.has_room(topic):
             self._publish_all(self.filings.close_oldest())
 
-    def dropped(self, work: Work) -> None:
-        """Forget the filing of a chunk that was dropped with its partition: it cannot be read to its end here."""
-        part = work.part
-        if part is not None and part.filing is not None:
-            filing = part.filing
-            self._leave(self.filings.forget(lambda one: one is filing))
-
     def forget(self, partitions: Iterable[tuple[str, int]], *, waiting_only: bool = False) -> None:
         """Forget the filings of partitions that go elsewhere.
 

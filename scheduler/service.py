@@ -245,7 +245,6 @@ class Scheduler:
         """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
         for work in self._planner.drop_queued(lambda w: w.origin[:2] in partitions):
             self._room.leave(work)
-            self._outcomes.dropped(work)
         self._outcomes.forget(partitions, waiting_only=True)
         try:
             return await self._ended(partitions, timeout)

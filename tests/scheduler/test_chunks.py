@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.chunks import Chunk, split
+from scheduler.chunks import Chunk, _Boundaries, split
 from scheduler.slabs import SLAB_CHARS, slabs
 from scheduler.tokens import TextTokenizer
 from schemas.frames import pack_tokens, unpack_tokens
@@ -55,13 +55,18 @@ def test_nothing_is_lost_and_order_and_bounds_hold(text: str, most: int, overlap
 
 @given(TEXTS, st.integers(8, 60), st.integers(1, 40))
 def test_chunks_overlap_only_where_a_section_is_cut(text: str, most: int, overlap: int) -> None:
-    """Where two chunks share tokens, no section begins at the cut: the same text without overlap cuts there too."""
-    bounds = {chunk.start for chunk in _split(text, len(text) * 4 + 1, overlap)}
-    for before, after in pairwise(_split(text, most, overlap)):
-        if after.own < after.count:
-            cut = before.end
-            assert cut not in bounds
-            assert not text[max(cut - 3, 0) : cut].endswith("\n\n")
+    """Two chunks share tokens exactly where the first one ends inside a section, and no section that fits is cut."""
+    encoded = TEXT.encode_long(text)
+    sections = _Boundaries.of(text, encoded, None).sections
+    chunks = split(text, encoded, most, overlap)
+    place = 0
+    for before, after in pairwise(chunks):
+        place += before.own
+        if place in sections:
+            assert after.own == after.count
+        else:
+            begin = max([s for s in sections if s < place], default=0)
+            assert min(s for s in sections if s > place) - begin > most
 
 
 @given(
@@ -86,6 +91,16 @@ def test_headings_begin_chunks_and_stay_with_their_text() -> None:
     for chunk in chunks:
         assert chunk.startswith("Item ")
         assert chunk.rstrip().endswith("that, too.")
+
+
+def test_a_heading_is_never_the_end_of_a_chunk() -> None:
+    """A section that does not fit behind a short one starts the next chunk with its heading, not under it."""
+    body = "This section has a good deal to say about its matter. " * 4
+    text = f"Short one.\n\nItem 7. Matter of fact\n\n{body}\n\nItem 8. Another\n\nLast words."
+    most = len(TEXT.encode_long(f"Item 7. Matter of fact\n\n{body}")) + 2
+    chunks = _texts(text, most)
+    assert chunks[0] == "Short one.\n\n"
+    assert chunks[1].startswith("Item 7. Matter of fact\n\nThis section")
 
 
 def test_a_cut_section_ends_with_a_sentence_and_is_repeated_in_part() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from aiokafka.errors import MessageSizeTooLargeError
@@ -11,7 +10,6 @@ from aiokafka.errors import MessageSizeTooLargeError
 from scheduler.chunks import Chunk
 from scheduler.filing_desk import chunk_work
 from scheduler.filing_signal import EVIDENCE_CHARS, MOST_MISSING
-from scheduler.filings import Part
 from scheduler.publisher import Record
 from schemas.enums import Direction, Outcome, Stage
 from schemas.identity import signal_id
@@ -239,20 +237,7 @@ async def test_filings_that_wait_for_parts_make_way_when_nothing_else_can() -> N
     assert 0 < len(closed) < 20
 
 
-def _dropped(desk: Desk, parts: list[Part]) -> None:
-    for work in desk.queued:
-        desk.room.leave(work)
-        desk.desk.dropped(work)
-
-
-def _forgotten(desk: Desk, parts: list[Part]) -> None:
-    for work in desk.queued:
-        desk.room.leave(work)
-    desk.desk.forget([(TOPICS.filings, 0)])
-
-
-@pytest.mark.parametrize("leave", [_dropped, _forgotten])
-async def test_a_rebalance_gives_the_room_back(leave: Callable[[Desk, list[Part]], None]) -> None:
+async def test_a_rebalance_gives_the_room_back() -> None:
     """Filings whose partition goes elsewhere hold nothing here and publish nothing any more."""
     desk = Desk()
     parts = [part(1, 2, chunks=3), part(1, 1, accession="2", chunks=2)]
@@ -260,7 +245,9 @@ async def test_a_rebalance_gives_the_room_back(leave: Callable[[Desk, list[Part]
         desk.take(one)
     assert desk.held[0] == 5
     assert desk.held[1] > 2 * len(parts[0].whole.record)
-    leave(desk, parts)
+    for work in desk.queued:
+        desk.room.leave(work)
+    desk.desk.forget([(TOPICS.filings, 0)])
     desk.desk.signal(desk.queued[0], result(), make.engine(), "filing-1")
     assert desk.held == (0, 0)
     assert desk.paper.records == []
