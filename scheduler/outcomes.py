@@ -10,10 +10,11 @@ from typing import NamedTuple
 import structlog
 
 from scheduler.dead_letter_limit import DeadLetterLimit
+from scheduler.instruments import Instruments
 from scheduler.producer import TOO_LARGE
 from scheduler.publisher import OutHeaders, Outlet, Record
 from scheduler.stats import Stats
-from scheduler.work import Headers, Origin, Original, Work, read_source, unpacked
+from scheduler.work import Headers, Origin, Original, Work, read_readable, read_source, unpacked
 from schemas.codec import encode_json
 from schemas.enums import Direction, Outcome, SignalKind, Stage
 from schemas.errors import ErrorKind
@@ -71,14 +72,22 @@ class Receipt(NamedTuple):
     """What comes back when an outcome is confirmed.
 
     Args:
-        origin: the input offset that is done now.
-        entry: the stamps to write; None for records that never had a class.
+        origin: the input offset that it is about.
+        entry: the stamps to write; None for records that never had a class, and for what is no outcome.
         record: the packed input record, for a dead letter in place of what the broker refuses.
+        parts: the records that are done now, where that is not the one at ``origin``: one signal ends all parts of a
+            filing, and a partial one ends none.
     """
 
     origin: Origin
     entry: StampEntry | None
     record: bytes = b""
+    parts: tuple[Work, ...] | None = None
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The input offsets that are done once this is confirmed."""
+        return (self.origin,) if self.parts is None else tuple(part.origin for part in self.parts)
 
 
 class Outcomes:
@@ -90,6 +99,7 @@ class Outcomes:
         stats: the counters.
         limit: when dead letters must stop; without one they never do.
         written_by: id and life of this scheduler, for a header of everything that it writes.
+        instruments: finds those of events that bring none.
     """
 
     def __init__(
@@ -99,7 +109,9 @@ class Outcomes:
         stats: Stats,
         limit: DeadLetterLimit | None = None,
         written_by: str = "",
+        instruments: Instruments | None = None,
     ) -> None:
+        self._instruments = instruments or Instruments()
         self._publisher = publisher
         self._topics = topics
         self._stats = stats
@@ -166,6 +178,7 @@ class Outcomes:
         late = now > work.deadline_ns
         counters = self._stats.classes[work.class_index]
         answer = result.answer
+        instruments = source.instruments or self._found(original)
         probabilities = answer.probabilities
         signal = Signal(
             signal_id=signal_id(work.event_id, source.version, engine.model_revision, prompt_version),
@@ -184,16 +197,21 @@ class Outcomes:
             deadline_ns=work.deadline_ns,
             late=late,
             stamps=stamps,
-            instruments=source.instruments,
+            instruments=instruments,
             event_type=answer.event_type,
             event_type_probability=answer.event_type_probability,
             truncated=work.truncated,
         )
         counters.signal((now - work.event_time_ns) / NANOSECONDS, late=late)
-        key = (source.instruments[0] if source.instruments else work.event_id).encode()
+        key = (instruments[0] if instruments else work.event_id).encode()
         receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
-        headers = self._headers(work.event_id, original.headers)
+        headers = self.headers(work.event_id, original.headers)
         self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+
+    def _found(self, original: Original) -> list[str]:
+        """Return the instruments that the text of a news event writes as such."""
+        readable = read_readable(original.value)
+        return self._instruments.of([], (), (readable.headline, readable.body))
 
     def expired(self, work: Work, now: int, reason: str) -> None:
         """Publish that an event was not worth running any more."""
@@ -219,7 +237,7 @@ class Outcomes:
             instruments=source.instruments,
         )
         receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
-        headers = self._headers(work.event_id, original.headers)
+        headers = self.headers(work.event_id, original.headers)
         self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
     def retraction(self, event: NewsEvent, origin: Origin, original: Original, stamps: Stamps) -> None:
@@ -263,7 +281,7 @@ class Outcomes:
             stamps=stamps,
         )
         key = (event.instruments[0] if event.instruments else event.event_id).encode()
-        out = self._headers(event.event_id, original.headers)
+        out = self.headers(event.event_id, original.headers)
         receipt = Receipt(origin, entry, original.packed())
         self._publish(self._topics.signals, key, encode_json(signal), out, receipt)
 
@@ -334,7 +352,7 @@ class Outcomes:
         kept = [h for h in headers if h[0] not in OWN_HEADERS]
         self._publish(self._topics.dead_letters, key, value, [*kept, *added, *self._own[1:]], receipt)
 
-    def _headers(self, event_id: str, source: Headers) -> OutHeaders:
+    def headers(self, event_id: str, source: Headers) -> OutHeaders:
         """Return the headers of an output record: ours, and what an input record passes through."""
         own: OutHeaders = [(HEADER_EVENT_ID, event_id.encode()), *self._own]
         if not source:

@@ -1,15 +1,18 @@
-"""One event on its way through the scheduler, from the input record to its outcome."""
+"""One event, or one chunk of a filing, on its way through the scheduler, from the input record to its outcome."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from schemas.enums import Stage
 from schemas.records import Nanoseconds, Stamps
+
+if TYPE_CHECKING:
+    from scheduler.filings import Part
 
 Headers = tuple[tuple[str, bytes | None], ...]
 """Record headers; Kafka allows a header without a value."""
@@ -50,6 +53,13 @@ class Source(Struct, kw_only=True, frozen=True):
     received_at_ns: Nanoseconds = 0
 
 
+class Readable(Struct, kw_only=True, frozen=True):
+    """The text of a news event, for what is looked up in it once there is a signal."""
+
+    headline: str = ""
+    body: str = ""
+
+
 class Original(NamedTuple):
     """An input record as it came."""
 
@@ -84,6 +94,8 @@ class Work(Struct, kw_only=True, gc=False):
         floor: it was dispatched as its class's guaranteed share.
         alone: when it was dispatched, its worker had no other urgent work.
         productive: its present run has produced a token.
+        part: of a chunk, the part of the filing that it is from; its record is the part's own, not another copy.
+        chunk: its place among the part's chunks.
     """
 
     origin: Origin
@@ -115,6 +127,8 @@ class Work(Struct, kw_only=True, gc=False):
     floor: bool = False
     alone: bool = False
     productive: bool = False
+    part: Part | None = None
+    chunk: int = 0
 
     def original(self) -> Original:
         """Return the input record."""
@@ -159,3 +173,4 @@ _pack = msgspec.msgpack.Encoder().encode
 unpacked = msgspec.msgpack.Decoder(Original).decode
 """The `Original` that `Original.packed` packed."""
 read_source = msgspec.json.Decoder(Source).decode
+read_readable = msgspec.json.Decoder(Readable).decode

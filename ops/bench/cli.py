@@ -133,6 +133,27 @@ def planner(
 
 
 @app.command()
+def prompts(
+    *,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", dir_okay=False, help="A tokenizer.json; the simulated engine's otherwise."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What it costs to tokenise headlines and filings and to put prompts around them."""
+    from rich.console import Console
+
+    from ops.bench import prompts as bench
+
+    costs = bench.measure(tokenizer)
+    if as_json:
+        sys.stdout.write(json.dumps(costs.as_dict()) + "\n")
+    else:
+        bench.table(costs, Console())
+
+
+@app.command()
 def fidelity(
     *,
     policies: Annotated[str, typer.Option("--policies", help="Policies, separated by commas.")] = (
