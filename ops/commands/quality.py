@@ -31,6 +31,7 @@ Calibrations = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("eval")(evaluate)
+    app.command()(calibrate)
 
 
 def evaluate(
@@ -82,6 +83,60 @@ def evaluate(
         sys.stdout.write(json.dumps(found.as_dict()) + "\n")
     else:
         show_evaluation(found)
+    if found.bad or found.failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def calibrate(
+    *,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="news or filings: priors from its newest texts; nothing is committed.")
+    ] = None,
+    last: Annotated[int, typer.Option("--last", min=1, max=1_000_000, help="So many of the topic's newest.")] = 2_000,
+    file: Annotated[
+        Path | None, typer.Option("--file", help='Lines {"text": …}, with --labelled also "label".')
+    ] = None,
+    labelled: Annotated[
+        bool, typer.Option("--labelled", help="Fit a temperature on the file's labels, besides the priors.")
+    ] = False,
+    model: Model = None,
+    engine: EngineName = None,
+    extractor: Extractor = "headline",
+    head: Head = "direction",
+    source: Annotated[str, typer.Option("--source", help="Say in the file which texts these are.")] = "",
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", help="Directory for the result. Default: worker.calibrations, or ./calibrations."),
+    ] = None,
+    concurrency: Concurrency = 8,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Make probabilities mean something: take the model's label priors out and fit a temperature where labels exist."""
+    from ops.quality import calibrate as work
+    from ops.quality.show import show_bad_lines, show_calibration
+
+    settings = settings_of(config, {"worker": {"model": model, "engine": engine}})
+    plan = work.Plan(
+        topic=topic,
+        last=last,
+        file=file,
+        labelled=labelled,
+        extractor=extractor,
+        head=head,
+        source=source,
+        into=into,
+        concurrency=concurrency,
+    )
+    with progress() as say:
+        found = run(lambda _: work.calibrate(settings, plan, say), drains=False)
+    show_bad_lines(found.bad)
+    if found.failed:
+        sys.stderr.write(f"tapewire: {found.failed} texts have no answer\n")
+    if as_json:
+        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
+    else:
+        show_calibration(found)
     if found.bad or found.failed:
         raise typer.Exit(EXIT_FAILED)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import exp
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ops.quality.calibrate import FEW_LABELS, FEW_TEXTS, Outcome
 from ops.quality.evaluate import FAILURES_KEPT, Evaluation, Mode
 from ops.quality.texts import LineError
 from ops.runtime import say
@@ -83,3 +86,41 @@ def _reliability(console: Console, found: Evaluation) -> None:
             f"{each.low:.1f}-{each.high:.1f}", str(each.count), f"{each.confidence:.3f}", f"{each.accuracy:.3f}"
         )
     console.print(table)
+
+
+def show_calibration(found: Outcome) -> None:
+    """Print what was fitted, what it buys, and how a worker takes it up."""
+    console = stdout_console()
+    made = found.calibration
+    console.print(
+        f"{made.id}: {escape(visible(made.model))} {made.model_revision[:12]}, {made.prompt_version}, "
+        f"from {made.unlabelled} texts, {made.labelled} labels ({escape(visible(made.source))})"
+    )
+    table = Table("head", "label", "prior", "temperature", title="priors", title_justify="left")
+    for name, head in made.heads.items():
+        for number, (label, prior) in enumerate(zip(head.labels, head.log_priors, strict=True)):
+            first = number == 0
+            table.add_row(
+                escape(name) if first else "",
+                escape(label),
+                f"{exp(prior):.4f}",
+                f"{head.temperature:.3f}" if first else "",
+            )
+    console.print(table)
+    if found.before is not None and found.after is not None:
+        console.print(
+            f"{found.head}, on labels that the temperature has not seen: "
+            f"accuracy {found.before.accuracy:.3f} -> {found.after.accuracy:.3f}, "
+            f"expected calibration error {found.before.ece:.3f} -> {found.after.ece:.3f}"
+        )
+    if made.unlabelled < FEW_TEXTS:
+        say(f"{made.unlabelled} texts are few for priors; {FEW_TEXTS} and more are better")
+    if 0 < made.labelled < FEW_LABELS:
+        say(f"{made.labelled} labels are few for a temperature; {FEW_LABELS} and more are better")
+    directory = found.path.parent
+    console.print(f"wrote {escape(visible(str(found.path)))}", soft_wrap=True)
+    console.print(
+        f"A worker takes it up at its next start with worker.calibrations = {escape(repr(str(directory)))} in "
+        f"tapewire.toml, or TAPEWIRE_WORKER__CALIBRATIONS={escape(visible(str(directory)))}.",
+        soft_wrap=True,
+    )
