@@ -24,7 +24,19 @@ class PublishError(SchedulerError):
 
 
 class OffsetsLostError(SchedulerError):
-    """Kafka no longer holds the offset that this group committed.
+    """Kafka no longer holds the offset that this group wants to read next.
 
     Going on at another offset would skip events silently, so the scheduler stops and a person decides.
     """
+
+
+class OffsetMapError(SchedulerError):
+    """The metadata of a committed offset is no map of finished offsets; it is ignored.
+
+    Args:
+        reason: what is wrong with it, in words of our own.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"not a map of finished offsets: {reason}")

@@ -15,8 +15,10 @@ from aiokafka.admin import RecordsToDelete
 from ops.embedded import free_port
 from scheduler.errors import OffsetsLostError
 from scheduler.fetch_pace import PAUSE_SECONDS, pace_fetches
-from scheduler.intake import FETCH_MAX_WAIT_MS, Intake
+from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
+from scheduler.lost_offsets import LostOffsets
+from scheduler.member import FETCH_MAX_WAIT_MS
 from scheduler.work import Origin
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings, SchedulerSettings
@@ -39,6 +41,7 @@ class _Taker:
         self.values: list[bytes] = []
         self.unfinished: list[Origin] = []
         self.drains: list[set[Partition]] = []
+        self.gaps: list[tuple[LostOffsets, Origin]] = []
 
     def has_room(self, topic: str) -> bool:
         """Say what the test says."""
@@ -55,6 +58,10 @@ class _Taker:
                 self.ledger.finish(origin)
             else:
                 self.unfinished.append(origin)
+
+    def lost(self, lost: LostOffsets, origin: Origin) -> None:
+        """Note it, and finish it when told."""
+        self.gaps.append((lost, origin))
 
     async def drained(self, partitions: set[Partition], timeout: float) -> bool:
         """Nothing runs here."""
