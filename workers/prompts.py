@@ -120,6 +120,8 @@ def compile_prompt(file: ExtractorFile, tokenizer: Tokenizer, model: str, *, exa
     """Compile an extractor under a model's tokenizer.
 
     Args:
+        file: the extractor.
+        tokenizer: the model's.
         model: its name, for the error.
         exact: each label must be one token. An engine that only imitates a model does without.
 

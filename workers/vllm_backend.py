@@ -193,15 +193,21 @@ def limits(llm: Any, settings: WorkerSettings) -> Limits:
 
 
 def label_params(prompt: Prompt) -> Any:
-    """Return how a label is sampled: the best of the label tokens, with the log probability of each."""
-    ids = list(prompt.labels.values())
+    """Return how labels are sampled: one token per head, with the log probability of every label.
+
+    The grammar says which word comes when; without the list of allowed tokens the model could spell a word in pieces,
+    a decode step each. Both together leave exactly the labels of the head whose turn it is.
+    """
+    ids = prompt.label_ids
+    several = len(prompt.heads) > 1
     return SamplingParams(
-        max_tokens=1,
+        max_tokens=prompt.max_new_tokens,
         temperature=0.0,
         allowed_token_ids=ids,
         logprob_token_ids=ids,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=StructuredOutputsParams(grammar=prompt.grammar) if several else None,
+        output_kind=RequestOutputKind.DELTA if several else RequestOutputKind.FINAL_ONLY,
     )
 
 
@@ -212,7 +218,7 @@ def object_params(prompt: Prompt) -> Any:
         temperature=0.0,
         logprobs=0,
         detokenize=False,
-        structured_outputs=StructuredOutputsParams(json=prompt.template.json_schema()),
+        structured_outputs=StructuredOutputsParams(json=prompt.template.json_schema),
         output_kind=RequestOutputKind.DELTA,
     )
 
