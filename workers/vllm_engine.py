@@ -292,7 +292,7 @@ class VllmEngine:
                     self._report_started(request.request_id, output.metrics)
                 tokens += part.token_ids
                 logprobs += part.logprobs or []
-        except ValueError as error:
+        except self._backend.REFUSALS as error:
             if self._warm:
                 raise
             # vLLM looks at a schema before it goes to the engine; all else that it looks at then is our own.
