@@ -138,6 +138,22 @@ class Bench:
                         pass
         return ended
 
+    async def settle(self) -> list[StepReport]:
+        """Wait until nothing is in the engine and its last step is reported; returns the reports that came."""
+        reports: list[StepReport] = []
+        idle = 0
+        async with asyncio.timeout(PATIENCE):
+            # A step's statistics come right after its outputs, so by the second heartbeat they are out.
+            while idle < 2:
+                match await self.scheduler.receive(PATIENCE):
+                    case Heartbeat(in_flight=in_flight):
+                        idle = 0 if in_flight else idle + 1
+                    case StepReport() as report:
+                        reports.append(report)
+                    case _:
+                        pass
+        return reports
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
@@ -245,14 +261,11 @@ async def test_headlines_get_distributions(bench: Bench) -> None:
 
 async def test_all_heads_take_two_decode_steps(bench: Bench) -> None:
     """By the engine's own counters a headline alone costs a step with prefill and a decode for each further head."""
-    await bench.run(bench.request("Quillan Press names a chair"))
-    request = bench.request("Halvorsen Drilling wins a contract for two platforms")
-    ended = await bench.run(request)
-    reports = list(ended.reports)
-    while sum(report.decode_tokens for report in reports) < 2:
-        reports.append(await bench.scheduler.expect(StepReport))
+    await bench.settle()
+    ended = await bench.run(bench.request("Halvorsen Drilling wins a contract for two platforms"))
+    reports = [*ended.reports, *await bench.settle()]
     assert sum(report.decode_tokens for report in reports) == 2
-    assert sum(report.steps for report in reports if report.prefill_tokens or report.decode_tokens) <= 3
+    assert sum(report.steps for report in reports if report.prefill_tokens or report.decode_tokens) == 3
 
 
 async def test_the_same_headline_gets_the_same_answer(bench: Bench) -> None:
