@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -14,8 +15,24 @@ from scheduler.ledger import Commit, Ledger
 
 log = structlog.get_logger()
 
+ERROR_CHARS = 200
 REMIND_SECONDS = 30.0
 """How often commits that keep failing are mentioned."""
+
+
+class Committer(Protocol):
+    """Commits the finished offsets of one topic."""
+
+    async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
+        """Commit now; a failed commit is tried again by the next.
+
+        Args:
+            client: the group's member.
+            timeout: most seconds to take.
+        """
+
+    async def cancel(self) -> None:
+        """End a commit that is running."""
 
 
 class Commits:
@@ -103,7 +120,8 @@ class Commits:
         self._trouble(
             "commit_failed",
             topic=self._topic,
-            error=f"{type(error).__name__}: {error}",
+            # aiokafka explains CommitFailedError in a paragraph of several lines.
+            error=f"{type(error).__name__}: {' '.join(str(error).split())[:ERROR_CHARS]}",
             unfinished=self._ledger.unfinished([self._topic]),
         )
 

@@ -23,6 +23,22 @@ class PublishError(SchedulerError):
         super().__init__(f"cannot publish to {topic}: {reason}")
 
 
+class FencedError(SchedulerError):
+    """Another scheduler with the same id has taken over our transactions.
+
+    Two schedulers with one id fence each other for ever, so this one stops.
+
+    Args:
+        transactional_id: what both call themselves.
+    """
+
+    def __init__(self, transactional_id: str) -> None:
+        self.transactional_id = transactional_id
+        super().__init__(
+            f"another scheduler publishes as {transactional_id}: give each scheduler an id of its own (scheduler.id)"
+        )
+
+
 class OffsetsLostError(SchedulerError):
     """Kafka no longer holds the offset that this group wants to read next.
 

@@ -24,7 +24,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from scheduler.commits import Commits
+from scheduler.commits import Commits, Committer
 from scheduler.errors import OffsetsLostError
 from scheduler.ledger import Ledger, Partition
 from scheduler.lost_offsets import LostOffsets, look_for
@@ -82,6 +82,7 @@ class Intake:
         ledger: shared by all intakes; each touches its own topic only.
         consumer: who takes the records.
         trouble: takes what Kafka being away explains, for the log.
+        commits: commits this topic's finished offsets, where that is not done with the consumer but in transactions.
     """
 
     def __init__(
@@ -92,13 +93,14 @@ class Intake:
         ledger: Ledger,
         consumer: Consumer,
         trouble: Callable[..., None] = log.warning,
+        commits: Committer | None = None,
     ) -> None:
         self.topic = topic
         self._kafka = kafka
         self._settings = settings
         self._ledger = ledger
         self._taker = consumer
-        self._commits = Commits(topic, ledger, trouble)
+        self._commits: Committer = commits or Commits(topic, ledger, trouble)
         self._watch = FetchWatch(settings.stalled_seconds)
         self._trouble = trouble
         self._client: AIOKafkaConsumer = None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from scheduler.producer import TOO_LARGE
-from scheduler.publisher import OutHeaders, Publisher, Record
+from scheduler.publisher import OutHeaders, Outlet, Record
 from scheduler.stats import Stats
 from scheduler.work import Headers, Origin, Original, Work, read_source, unpacked
 from schemas.codec import encode_json
@@ -86,7 +86,7 @@ class Outcomes:
         stats: the counters.
     """
 
-    def __init__(self, publisher: Publisher, topics: Topics, stats: Stats) -> None:
+    def __init__(self, publisher: Outlet, topics: Topics, stats: Stats) -> None:
         self._publisher = publisher
         self._topics = topics
         self._stats = stats

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import Any
 
 import structlog
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
@@ -30,6 +30,7 @@ from aiokafka.errors import (
     UnknownError,
     UnsupportedForMessageFormatError,
 )
+from aiokafka.structs import OffsetAndMetadata
 
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
@@ -192,3 +193,19 @@ async def message_limits(kafka: KafkaSettings, topics: tuple[str, ...]) -> dict[
     finally:
         await admin.close()
     return limits
+
+
+async def group_offsets(kafka: KafkaSettings, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what a consumer group has committed, with its metadata, which a consumer's ``committed()`` hides.
+
+    Raises:
+        KafkaError, TimeoutError, OSError: it cannot be read now.
+    """
+    admin = AIOKafkaAdminClient(**kafka.client_options())
+    try:
+        async with asyncio.timeout(kafka.connect_seconds):
+            await admin.start()
+            found: dict[TopicPartition, OffsetAndMetadata] = await admin.list_consumer_group_offsets(group)
+        return found
+    finally:
+        await admin.close()

@@ -15,7 +15,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -63,6 +63,20 @@ class Record(NamedTuple):
 OnConfirmed = Callable[[list[Receipt]], None]
 OnRefused = Callable[[str, Record, Exception], None]
 """Called with the topic, the record and the broker's error; the record is out of the publisher's hands."""
+
+
+class Outlet(Protocol):
+    """Where outcomes go, in either mode of delivery."""
+
+    @property
+    def max_dead_letter_bytes(self) -> int:
+        """Largest record that the dead-letters topic takes, in bytes."""
+
+    def publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
+        """Queue one record; its receipt comes back once it is out for good. Never blocks."""
+
+    def give_up_on(self, topic: str, error: Exception) -> None:
+        """Fail for good: a record can be published nowhere."""
 
 
 class Publisher:
@@ -364,4 +378,4 @@ class Lane:
         self._publisher.failed(self._topic, error)
 
 
-__all__ = ["MAX_BATCH_BYTES", "Lane", "OutHeaders", "Publisher", "Receipt", "Record"]
+__all__ = ["MAX_BATCH_BYTES", "Lane", "OutHeaders", "Outlet", "Publisher", "Receipt", "Record"]

@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from aiokafka import ConsumerRecord
 
 from scheduler.admit import Admission
 from scheduler.broker_watch import BrokerWatch
+from scheduler.commits import Committer
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
@@ -27,6 +29,7 @@ from scheduler.room import Room
 from scheduler.stamps import StampWriter
 from scheduler.stats import Stats
 from scheduler.tokens import TextTokenizer
+from scheduler.transactional import TransactionalPublisher
 from scheduler.watchdog import CompletionWatch
 from scheduler.work import Origin, Work
 from scheduler.workers import WorkerRegistry
@@ -91,7 +94,7 @@ class Scheduler:
         self._planner = Planner(settings.classes, settings.valve, first_request_id=time.time_ns() // 1000)
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
-        self._publisher = Publisher(kafka, settings.id, self._confirmed, self._refused)
+        self._publisher, commits = self._make_publisher(kafka)
         self._broker = BrokerWatch(self._publisher, self._waits, settings.publish_seconds)
         self._outcomes = Outcomes(self._publisher, topics, self._stats)
         self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
@@ -100,10 +103,24 @@ class Scheduler:
         self._link = WorkerLink(link, self._session, self._workers)
         self._completions = CompletionWatch(settings.stalled_seconds)
         trouble = self._broker.trouble
-        self._intakes = [Intake(topic, kafka, settings, self._ledger, self, trouble) for topic in topics.inputs]
+        self._intakes = [
+            Intake(topic, kafka, settings, self._ledger, self, trouble, commits.get(topic)) for topic in topics.inputs
+        ]
         self._metrics = MetricsServer(settings, self._status, self._stats)
         self._pump_scheduled = False
         self._expiry_timer: asyncio.TimerHandle | None = None
+
+    def _make_publisher(
+        self, kafka: KafkaSettings
+    ) -> tuple[Publisher | TransactionalPublisher, Mapping[str, Committer]]:
+        """Return the publisher for the mode of delivery, and per topic who commits offsets where intake does not."""
+        settings = self._settings
+        if settings.delivery == "at_least_once":
+            return Publisher(kafka, settings.id, self._confirmed, self._refused), {}
+        transactional = TransactionalPublisher(
+            kafka, settings, self._ledger, self._concluded, self._dropped, self._refused
+        )
+        return transactional, transactional.committers
 
     # Life
 
@@ -367,10 +384,23 @@ class Scheduler:
     def _confirmed(self, receipts: list[object]) -> None:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
-            self._outcomes.confirmed(receipt)
             self._ledger.finish(receipt.origin)
+        self._concluded(receipts)
+
+    def _concluded(self, receipts: list[object]) -> None:
+        """Outcomes are out and their offsets finished; a transaction has done the second itself."""
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
             if receipt.entry is not None:
                 self._stamps.add(receipt.entry)
+
+    def _dropped(self, receipts: list[object]) -> None:
+        """Outcomes were not published, since their partition went elsewhere before their transaction."""
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
+            self._stats.stale_outcomes += 1
 
     def _refused(self, topic: str, record: Record, error: Exception) -> None:
         self._outcomes.refused(topic, record, error)

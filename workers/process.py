@@ -48,9 +48,9 @@ from workers.link import WorkerLink, worker_identity
 from workers.outbox import Outbox
 from workers.stall import StallWatch
 
-DRAIN_SECONDS = 5.0
-"""Longest wait for work in flight at a drain. With the engine's stop and the link's linger this stays below the ten
-seconds after which whoever asked would kill the process."""
+DRAIN_SECONDS = 3.5
+"""Longest wait for work in flight at a drain. The goodbye that follows must be out before whoever asked kills the
+process, since what is left would count as a death then: `tapewire up` gives a worker five seconds, Docker ten."""
 MOST_LISTED = 4096
 """Requests that a heartbeat lists. An engine has a few hundred at most; a longer list would cost more than it finds."""
 FRAMES_PER_TURN = 32
