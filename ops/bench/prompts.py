@@ -35,7 +35,8 @@ from schemas.errors import ConfigError
 from schemas.identity import tokenizer_hash
 from schemas.records import NewsEvent
 from schemas.settings import KafkaSettings, SchedulerSettings
-from workers.prompts import compile_prompts, load_templates, load_tokenizer
+from workers.extractor_files import load_extractors
+from workers.prompts import compile_prompts, load_tokenizer
 
 SIM_TOKENIZER = Path(workers.__file__).with_name("sim_tokenizer.json")
 HEADLINES = 4_000
@@ -94,7 +95,9 @@ def measure(file: Path | None) -> PromptCosts:
         tokenizer = TextTokenizer(data, tokenizer_hash(data))
     except (OSError, TokenizerFileError) as error:
         raise ConfigError("--tokenizer", f"{path}: {error}") from None
-    prompts = compile_prompts(load_templates(), load_tokenizer(data, str(path)), path.name)
+    prompts, refused = compile_prompts(load_extractors(), load_tokenizer(data, str(path)), path.name, exact=False)
+    if refused:
+        raise refused[0]
     events = _headlines()
     texts = [event.headline for event in events]
     tokenise = {
