@@ -20,7 +20,7 @@ from ops.runtime import EXIT_FAILED, run
 from ops.text import visible
 
 Extractor = Annotated[str, typer.Option("--extractor", help="What is asked: headline, filing, or one of your own.")]
-Head = Annotated[str, typer.Option("--head", help="Which answer of the extractor is judged.")]
+Head = Annotated[str, typer.Option("--head", help="Which answer of the extractor it is about.")]
 Concurrency = Annotated[
     int, typer.Option(min=1, max=1024, help="Texts in the engine at once; 1 gives the latency of a text alone.")
 ]
