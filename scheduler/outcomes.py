@@ -160,6 +160,9 @@ class Outcomes:
             instruments=source.instruments,
             event_type=answer.event_type,
             event_type_probability=answer.event_type_probability,
+            calibration_id=answer.calibration_id,
+            heads=answer.heads,
+            raw=answer.raw,
             truncated=work.truncated,
         )
         counters.signal((now - work.event_time_ns) / NANOSECONDS, late=late)
