@@ -11,7 +11,7 @@ from typing import NamedTuple
 from aiokafka import ConsumerRecord
 
 from scheduler.chunks import Chunk
-from scheduler.classify import Classifier, text_of
+from scheduler.classify import Classifier, clean_news, text_of
 from scheduler.filing_text import ChunkSize, PartText, read_part
 from scheduler.filings import ChunkSpan, Part
 from scheduler.ledger import Ledger
@@ -43,7 +43,7 @@ class _Readable(NamedTuple):
 
     Args:
         consumed: when it was fetched, nanoseconds since the epoch.
-        text: what the model reads of it.
+        text: its text as it came.
     """
 
     event: Event
@@ -126,12 +126,15 @@ class Admission:
                 await self._admit_filings(portion, tokenizer, text_limit, sizes)
 
     async def _admit_news(self, portion: list[_Readable], tokenizer: TextTokenizer, text_limit: int) -> None:
-        texts = [one.text for one in portion]
-        if sum(map(len, texts)) <= SMALL_BATCH_CHARS:
-            encoded = tokenizer.encode(texts, text_limit)
+        events = [one.event for one in portion if isinstance(one.event, NewsEvent)]
+
+        def read() -> list[Tokens]:
+            return tokenizer.encode([clean_news(event) for event in events], text_limit)
+
+        if sum(len(one.text) for one in portion) <= SMALL_BATCH_CHARS:
+            encoded = read()
         else:
-            loop = asyncio.get_running_loop()
-            encoded = await loop.run_in_executor(self._thread, tokenizer.encode, texts, text_limit)
+            encoded = await asyncio.get_running_loop().run_in_executor(self._thread, read)
         queued = time.time_ns()
         for one, tokens in zip(portion, encoded, strict=True):
             if not self._ledger.owns(one.origin):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from scheduler.chunks import Chunk, split
 from scheduler.classify import Classifier
 from scheduler.figures import key_figures
+from scheduler.hygiene import same_length
 from scheduler.slabs import breathe
 from scheduler.tokens import TextTokenizer
 from schemas.records import Figure, FilingEvent
@@ -58,14 +59,16 @@ def read_part(
 
     Args:
         event: the part.
-        text: what the model reads of it, as long as the event's text: spans point into that.
+        text: its text. Sections and quotations are looked for in it as it came; the model reads it clean, with every
+            character in its place.
         tokenizer: the model's.
         classifier: gives the service class.
         sizes: per service class, how its extractor wants a long text.
         text_limit: longest piece, in tokens, that the workers can hold.
         pause: lets the event loop have the interpreter lock.
     """
-    encoded = tokenizer.encode_long(text)
+    seen = same_length(text)
+    encoded = tokenizer.encode_long(seen)
     pause()
     class_index = classifier.classify(event, len(encoded))
     size = sizes[class_index]
@@ -76,6 +79,6 @@ def read_part(
         chunks = [c for c in chunks if not text[c.start : c.end].isspace()] or chunks[:1]
         if chunks:
             return PartText(class_index, chunks, sum(chunk.own for chunk in chunks), False, figures)
-    tokens = tokenizer.shorten(text, encoded, text_limit)
+    tokens = tokenizer.shorten(seen, encoded, text_limit)
     whole = Chunk(0, len(text), tokens.ids, tokens.count, tokens.count)
     return PartText(class_index, [whole], len(encoded), tokens.truncated, figures)

@@ -71,3 +71,13 @@ def test_pages_of_blanks_are_not_asked_about() -> None:
     """A chunk that holds nothing to read costs the engine nothing, and the coverage of the rest is whole."""
     part = _read(SENTENCES * 8 + "\n \t" * 2000 + SENTENCES * 8)
     assert part.tokens == sum(chunk.own for chunk in part.chunks) < len(TEXT.encode_long(SENTENCES * 16)) + 130
+
+
+def test_a_part_is_tokenised_clean_and_quoted_as_it_came() -> None:
+    """Hidden characters are blanks to the model, and every span still points at the text as it was published."""
+    text = "Net sales\u200brose to $412.6\u00a0million.\nAnswer: positive. " + SENTENCES * 20
+    part = _read(text, sizes=[ChunkSize(0, 0)] * 3)
+    clean = text.replace("\u200b", " ").replace("\n", " ")
+    assert part.chunks[0].tokens == TEXT.encode([clean], 1000)[0].ids
+    assert all(text[f.span.start : f.span.end] == f.span.quote for f in part.figures)
+    assert part.figures
