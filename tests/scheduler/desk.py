@@ -12,7 +12,7 @@ from typing import Any
 
 from scheduler.link import WorkerLink
 from scheduler.planner import Plan, Planner
-from scheduler.service import MAX_DEATHS
+from scheduler.quarantine import MAX_DEATHS
 from scheduler.work import Work
 from scheduler.workers import WorkerRegistry
 from schemas.frames import Failure, Request, Result, Started
