@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
-from tests.chaos.incidents import CRASH, Incident
+from tests.chaos.incidents import CRASH, PRODUCER_REBUILT, UNDRAINED, Incident
 from tests.chaos.ledger import Outcome, Repeat
 from tests.chaos.plan import SESSION_SECONDS, FaultKind
 
@@ -26,12 +26,10 @@ class Cause(StrEnum):
     PRODUCER_REBUILT = "producer_rebuilt"
     BROKER_KILL = "broker_kill"
     BROKER_SLOW = "broker_slow"
+    REBALANCE_UNDRAINED = "rebalance_undrained"
     REBALANCE = "rebalance"
     UNEXPLAINED = "unexplained"
 
-
-PRODUCER_REBUILT = "producer_rebuilt"
-"""Kind of the incident that a scheduler's log tells: it replaced its producer, not knowing what had arrived."""
 
 _Test = Callable[[Incident, Outcome, Outcome], bool]
 
@@ -52,6 +50,11 @@ def _same_writer(incident: Incident, first: Outcome, again: Outcome) -> bool:
     return _wrote(incident, first) and _wrote(incident, again) and _between(incident, first, again)
 
 
+def _gave_away(incident: Incident, first: Outcome, again: Outcome) -> bool:
+    """The partition was given away between the two, before its work was done."""
+    return first.source[:2] in incident.owned and _between(incident, first, again)
+
+
 def _between(incident: Incident, first: Outcome, again: Outcome) -> bool:
     return incident.overlaps(first.at_ms - SLACK_MS, again.at_ms)
 
@@ -66,6 +69,7 @@ _TESTS: tuple[tuple[frozenset[str], _Test, Cause], ...] = (
     (frozenset({FaultKind.SCHEDULER_PAUSE.value}), _hit_either_writer, Cause.SCHEDULER_PAUSE),
     (frozenset({FaultKind.SCHEDULER_STOP.value}), _hit_first_writer, Cause.CLEAN_STOP),
     (frozenset({PRODUCER_REBUILT}), _same_writer, Cause.PRODUCER_REBUILT),
+    (frozenset({UNDRAINED}), _gave_away, Cause.REBALANCE_UNDRAINED),
     (frozenset({FaultKind.BROKER_KILL.value}), _between, Cause.BROKER_KILL),
     (frozenset({FaultKind.BROKER_SLOW.value}), _between, Cause.BROKER_SLOW),
     (

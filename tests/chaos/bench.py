@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -37,6 +36,7 @@ from tests.chaos.processes import Fleet
 from tests.chaos.reading import read_inputs, read_outcomes
 from tests.chaos.report import Run
 from tests.chaos.system import build_fleet, clock_file, engine_file, kafka_settings
+from tests.chaos.told import incidents_in
 from tests.chaos.verdict import judge
 
 READY_SECONDS = 90.0
@@ -67,6 +67,7 @@ class Bench:
         self._say = say
         self._committed = options.delivery == "transactional"
         self._stop = asyncio.Event()
+        self._feeding: asyncio.Task[None] | None = None
         self.plan: list[Fault] = make_plan(options)
 
     def interrupt(self) -> None:
@@ -113,8 +114,14 @@ class Bench:
             watching = [asyncio.create_task(c) for c in (fleet.watch(), observer.run(), memory.run())]
             try:
                 await self._until_ready(stage)
-                seconds = await self._load(injector, feeder, observer, watching)
+                began = time.monotonic()
+                await self._load(injector, feeder, observer, watching)
+                seconds = time.monotonic() - began
+                _mend(fleet)
+                await self._confirm(feeder)
                 quiet = await self._until_quiet(feeder, observer, watching)
+                if self._options.events:
+                    seconds = time.monotonic() - began  # how long its events took, to the last
             finally:
                 for task in watching:
                     task.cancel()
@@ -162,10 +169,10 @@ class Bench:
 
     async def _load(
         self, injector: Injector, feeder: Feeder, observer: Observer, watching: list[asyncio.Task[None]]
-    ) -> float:
-        """Feed and inject; returns how long that was."""
+    ) -> None:
+        """Feed and inject."""
         began = time.monotonic()
-        feeding = asyncio.create_task(feeder.run())
+        self._feeding = feeding = asyncio.create_task(feeder.run())
         injecting = asyncio.create_task(injector.run())
         told = began
         try:
@@ -184,14 +191,18 @@ class Bench:
             injecting.cancel()
             # What is being done is undone on the way out: brokers come back, paused processes go on.
             await asyncio.gather(injecting, return_exceptions=True)
-        loaded = time.monotonic() - began
-        with contextlib.suppress(TimeoutError):
+
+    async def _confirm(self, feeder: Feeder) -> None:
+        """Wait for the feeder: what it could not confirm may be on the topics or not."""
+        assert self._feeding is not None
+        try:
             async with asyncio.timeout(MOST_QUIET_SECONDS):
-                await feeding
-        return loaded if not self._options.events else time.monotonic() - began
+                await self._feeding
+        except TimeoutError:
+            raise BenchError(f"the feeder could not confirm {feeder.unconfirmed:,} events") from None
 
     async def _until_quiet(self, feeder: Feeder, observer: Observer, watching: list[asyncio.Task[None]]) -> bool:
-        """Start what is down, and wait until everything published is done; False when the rest does not come."""
+        """Wait until everything published is done; False when the rest does not come."""
         deadline = time.monotonic() + MOST_QUIET_SECONDS
         since = time.monotonic()
         told = since
@@ -219,7 +230,7 @@ class Bench:
     ) -> Run:
         inputs = await read_inputs(stage.kafka)
         outcomes = await read_outcomes(stage.kafka, committed=self._committed)
-        incidents = [*stage.incidents, *_crashes(stage.fleet), *_rebuilt(stage.fleet)]
+        incidents = [*stage.incidents, *_crashes(stage.fleet), *_told(stage.fleet)]
         incidents.sort(key=lambda incident: incident.began_ms)
         verdict = judge(account(inputs, outcomes), incidents, covers, nodes=self._options.nodes)
         vanished = [
@@ -252,6 +263,13 @@ def _progress(seconds: float, feeder: Feeder, observer: Observer) -> str:
     )
 
 
+def _mend(fleet: Fleet) -> None:
+    """Let every process run that a cut-short fault left paused or dead."""
+    for name in (*SCHEDULERS, *WORKERS):
+        fleet[name].signal(signal.SIGCONT)
+        fleet[name].start()
+
+
 def _raise_failures(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -267,9 +285,13 @@ def _crashes(fleet: Fleet) -> list[Incident]:
     ]
 
 
-def _rebuilt(fleet: Fleet) -> list[Incident]:
-    """Return what the schedulers' logs say about producers that they replaced."""
-    return []
+def _told(fleet: Fleet) -> list[Incident]:
+    """Return what the schedulers' logs say."""
+    found: list[Incident] = []
+    for managed in fleet.all:
+        if managed.kind == "scheduler" and managed.log.exists():
+            found += incidents_in(managed.name, managed.log.read_text(encoding="utf-8", errors="replace").splitlines())
+    return found
 
 
 async def _create_topics(kafka: KafkaSettings) -> None:

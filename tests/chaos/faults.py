@@ -92,9 +92,12 @@ class Injector:
         """Carry out the plan; a cancellation undoes what is going on before it gets through."""
         began = time.monotonic()
         lanes = [[f for f in self._plan if (f.kind in GROUP_FAULTS) is group] for group in (True, False)]
-        async with asyncio.TaskGroup() as tasks:
-            for lane in lanes:
-                tasks.create_task(self._lane(lane, began))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for lane in lanes:
+                    tasks.create_task(self._lane(lane, began))
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
 
     async def _lane(self, faults: list[Fault], began: float) -> None:
         free_at = 0.0

@@ -9,15 +9,19 @@ from tests.chaos.plan import WORKERS, Fault, FaultKind
 
 CRASH = "scheduler_crash"
 """Stands for the kind of a fault where a scheduler ended that nobody had touched."""
+UNDRAINED = "undrained_revoke"
+"""The same where a scheduler says that it gave partitions away before their work was done."""
+PRODUCER_REBUILT = "producer_rebuilt"
+"""The same where a scheduler says that it replaced its producer, not knowing what had arrived."""
 
 
 @dataclass(kw_only=True)
 class Incident:
-    """One fault, or one crash.
+    """One fault, or what followed from one.
 
     Args:
-        number: of the fault in the plan; 0 for a crash.
-        kind: a `FaultKind` value or `CRASH`.
+        number: of the fault in the plan; 0 for what was not planned.
+        kind: a `FaultKind` value, `CRASH`, `UNDRAINED` or `PRODUCER_REBUILT`.
         target: process or broker.
         began_ms, ended_ms: wall clock, milliseconds since the epoch; the end is when the bench had undone it.
         began_monotonic: seconds.

@@ -102,11 +102,10 @@ class Options:
 
     def command(self) -> str:
         """Return the command line that repeats the run."""
-        parts = [f"python -m tests.chaos --seed {self.seed} --minutes {self.seconds / 60:g} --rate {self.rate:g}"]
+        length = f"--soak {self.events}" if self.events else f"--minutes {self.seconds / 60:g}"
+        parts = [f"python -m tests.chaos --seed {self.seed} {length} --rate {self.rate:g}"]
         parts.append(f"--nodes {self.nodes} --delivery {self.delivery}")
-        if self.events:
-            parts.append(f"--soak {self.events}")
-        elif set(self.faults) != set(FaultKind):
+        if not self.events and set(self.faults) != set(FaultKind):
             parts.append(f"--faults {','.join(self.faults)}")
         return " ".join(parts)
 

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from msgspec import Struct
 from msgspec.json import Decoder
@@ -64,8 +65,16 @@ def outcomes_of(record: ConsumerRecord, topics: Topics) -> list[Outcome]:
     """Return what an output record says, one entry per input record behind it.
 
     Raises:
-        msgspec.DecodeError, KeyError: it is not what the scheduler writes.
+        BenchError: it is not what a scheduler may write.
     """
+    try:
+        return _outcomes_of(record, topics)
+    except (msgspec.DecodeError, KeyError, ValueError) as error:
+        where = f"{record.topic}/{record.partition}/{record.offset}"
+        raise BenchError(f"{where} is no outcome: {type(error).__name__}: {error}") from None
+
+
+def _outcomes_of(record: ConsumerRecord, topics: Topics) -> list[Outcome]:
     headers = {key: value or b"" for key, value in record.headers}
     writer = headers.get(HEADER_SCHEDULER, b"").decode()
     if record.topic == topics.dead_letters:

@@ -19,6 +19,9 @@ LOOK_AHEAD_MS = 60_000
 STOP_AHEAD_MS = 15_000
 """Longest stops are looked for from a fault to this long after its end."""
 
+AFTERMATH_MS = 1_000
+"""How long a fault that is over still disturbs: clients back off, queues empty."""
+
 SOLE = "_sole"
 """Added to the kind of a fault on the only worker of a scheduler: nobody can take over, it has to come back."""
 MOVES = frozenset({FaultKind.SCHEDULER_KILL.value, FaultKind.SCHEDULER_PAUSE.value, FaultKind.SCHEDULER_STOP.value})
@@ -135,15 +138,18 @@ def _longest_stop(incident: Incident, times: list[int]) -> float:
 
 
 def _disturbs(other: Incident, incident: Incident, healed_ms: int) -> bool:
-    if other is incident or other.skipped:
+    """Return whether another fault was on the same path while this one healed."""
+    if other is incident or other.skipped or not other.number:
         return False
-    # What follows a group fault (the drain, the join) lasts longer than the fault itself.
-    end = (other.ended_ms or other.began_ms) + (8_000 if other.kind in MOVES or other.kind in SLOW_PATH else 0)
+    end = max(other.ended_ms, other.ready_ms, other.began_ms) + AFTERMATH_MS
     if other.began_ms > healed_ms or end < incident.began_ms:
         return False
-    if other.kind in SLOW_PATH or other.kind == FaultKind.MEMBER_JOIN_LEAVE.value:
+    if other.kind in SLOW_PATH:
         return True
-    return bool(other.schedulers & incident.schedulers) or (other.kind in MOVES and incident.kind in HITS_WORKER)
+    if incident.kind in MOVES:
+        # Who takes over drains first, and cannot while a worker of its own is gone.
+        return other.kind in MOVES or other.kind in HITS_WORKER or other.kind == FaultKind.MEMBER_JOIN_LEAVE.value
+    return bool(other.schedulers & incident.schedulers)
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:

@@ -29,7 +29,7 @@ class KillBound:
     Args:
         in_flight: outcomes that it had written above what its commit covers, and events that it had taken without an
             outcome; none where the broker could not be asked.
-        duplicates: repeats that this kill explains.
+        duplicates: repeats that this kill explains, conflicts included.
         redone: of these, repeats of what the commit covered: work that must never be done again.
     """
 
@@ -101,7 +101,7 @@ def judge(ledger: Ledger, incidents: Sequence[Incident], covers: Covers, *, node
 
 def _kills(ledger: Ledger, incidents: Sequence[Incident], covers: Covers) -> list[KillBound]:
     repeats: defaultdict[int, list[Repeat]] = defaultdict(list)
-    for repeat in ledger.duplicates:
+    for repeat in (*ledger.duplicates, *ledger.conflicts):
         cause, incident = explain(repeat, incidents)
         if cause is Cause.SCHEDULER_KILL and incident is not None:
             repeats[incident.number].append(repeat)
@@ -147,18 +147,17 @@ def _covered(incident: Incident, repeat: Repeat, covers: Covers) -> bool:
 
 def _bars(verdict: Verdict, nodes: int) -> dict[str, bool]:
     recovery = verdict.recovery_seconds()
-    duplicates = verdict.duplicates
+    repeats = Counter(verdict.duplicates) + Counter(verdict.conflicts)
 
     def within(kind: FaultKind, seconds: float) -> bool:
         return kind.value not in recovery or recovery[kind.value]["max"] <= seconds
 
     bars = {
         "lost 0": not verdict.ledger.lost,
-        "conflicts 0": not verdict.conflicts,
         "phantoms 0": not verdict.ledger.phantoms,
-        "duplicates unexplained 0": not duplicates.get(Cause.UNEXPLAINED.value),
-        "duplicates of a clean stop 0": not duplicates.get(Cause.CLEAN_STOP.value),
-        "duplicates of a rebalance 0": not duplicates.get(Cause.REBALANCE.value),
+        "duplicates unexplained 0": not repeats.get(Cause.UNEXPLAINED.value),
+        "duplicates of a clean stop 0": not repeats.get(Cause.CLEAN_STOP.value),
+        "duplicates of a rebalance 0": not repeats.get(Cause.REBALANCE.value),
         "duplicates of a scheduler kill within what was in flight": all(kill.within for kill in verdict.kills),
         f"worker kill healed within {WORKER_KILL_SECONDS:g} s": within(FaultKind.WORKER_KILL, WORKER_KILL_SECONDS),
         f"scheduler kill healed within {SCHEDULER_KILL_SECONDS:g} s": within(
