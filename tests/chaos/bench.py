@@ -18,7 +18,7 @@ from pathlib import Path
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
-from ops.embedded import EmbeddedRedis
+from ops.embedded import EmbeddedRedis, free_port
 from ops.topics import ensure_topics, topic_config, topic_names
 from schemas.settings import KafkaSettings
 from tests.chaos.broker import BenchError, Broker, RealKafka, StandIn, launcher
@@ -87,7 +87,8 @@ class Bench:
                 self._say(f"LEFT OUT here: {len(self.plan) - len(plan)} faults that this broker cannot stand")
             stack.callback(broker.stop)
             await asyncio.to_thread(broker.start)
-            redis = EmbeddedRedis(data_dir=self._scratch / "redis")
+            # A port of its own: one that is chosen at each start would move away from its clients.
+            redis = EmbeddedRedis(data_dir=self._scratch / "redis", port=free_port())
             stack.push_async_callback(asyncio.to_thread, redis.stop)
             await asyncio.to_thread(redis.start)
             kafka = kafka_settings(broker.bootstrap, self._options.nodes)
