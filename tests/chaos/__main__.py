@@ -25,6 +25,8 @@ from tests.chaos.system import clean_environment
 
 SOAK_SECONDS = 24 * 3600.0
 """A soak ends with its events."""
+LONGEST_PARENT = 60
+"""Characters of the path of the directory for temporary files."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -91,7 +93,9 @@ def main() -> int:
     clean_environment()
     if flags.report is not None:
         flags.report.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tapewire-chaos-", ignore_cleanup_errors=True) as name:
+    # Sockets are in it, and the path of one has about a hundred bytes.
+    parent = None if len(tempfile.gettempdir()) < LONGEST_PARENT else "/tmp"  # noqa: S108 - the directory in it is private
+    with tempfile.TemporaryDirectory(prefix="tapewire-chaos-", dir=parent, ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         with (scratch / "bench.log").open("w", encoding="utf-8") as log:
             configure(LogSettings(level="info", format="json"), log)

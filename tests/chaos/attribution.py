@@ -9,6 +9,7 @@ from enum import StrEnum
 from tests.chaos.incidents import CRASH, PRODUCER_REBUILT, UNDRAINED, Incident
 from tests.chaos.ledger import Outcome, Repeat
 from tests.chaos.plan import SESSION_SECONDS, FaultKind
+from tests.chaos.told import STOPS
 
 SLACK_MS = 1000
 """A record that was on its way at the fault is appended a little later."""
@@ -23,6 +24,7 @@ class Cause(StrEnum):
     SCHEDULER_CRASH = "scheduler_crash"
     SCHEDULER_PAUSE = "scheduler_pause"
     CLEAN_STOP = "clean_stop"
+    CLEAN_STOP_UNDRAINED = "clean_stop_undrained"
     PRODUCER_REBUILT = "producer_rebuilt"
     BROKER_KILL = "broker_kill"
     BROKER_SLOW = "broker_slow"
@@ -38,6 +40,20 @@ def _hit_first_writer(incident: Incident, first: Outcome, again: Outcome) -> boo
     """The scheduler that wrote the first outcome was hit after it, before its commit can have covered it."""
     began = incident.began_ms
     return _wrote(incident, first) and first.at_ms - SLACK_MS <= began <= again.at_ms
+
+
+def _stopped_first_writer(incident: Incident, first: Outcome, again: Outcome) -> bool:
+    """The scheduler that wrote the first outcome was told to stop after it, and had time to drain."""
+    return not incident.notes.get("undrained") and _left(incident, first, again)
+
+
+def _cut_first_writer(incident: Incident, first: Outcome, again: Outcome) -> bool:
+    """The same, and it had not: a worker of its own was away or stuck."""
+    return bool(incident.notes.get("undrained")) and _left(incident, first, again)
+
+
+def _left(incident: Incident, first: Outcome, again: Outcome) -> bool:
+    return _wrote(incident, first) and first.at_ms - SLACK_MS <= incident.leaves_ms <= again.at_ms
 
 
 def _hit_either_writer(incident: Incident, first: Outcome, again: Outcome) -> bool:
@@ -67,7 +83,8 @@ _TESTS: tuple[tuple[frozenset[str], _Test, Cause], ...] = (
     (frozenset({FaultKind.SCHEDULER_KILL.value}), _hit_first_writer, Cause.SCHEDULER_KILL),
     (frozenset({CRASH}), _hit_first_writer, Cause.SCHEDULER_CRASH),
     (frozenset({FaultKind.SCHEDULER_PAUSE.value}), _hit_either_writer, Cause.SCHEDULER_PAUSE),
-    (frozenset({FaultKind.SCHEDULER_STOP.value}), _hit_first_writer, Cause.CLEAN_STOP),
+    (STOPS, _cut_first_writer, Cause.CLEAN_STOP_UNDRAINED),
+    (STOPS, _stopped_first_writer, Cause.CLEAN_STOP),
     (frozenset({PRODUCER_REBUILT}), _same_writer, Cause.PRODUCER_REBUILT),
     (frozenset({UNDRAINED}), _gave_away, Cause.REBALANCE_UNDRAINED),
     (frozenset({FaultKind.BROKER_KILL.value}), _between, Cause.BROKER_KILL),

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -36,7 +35,7 @@ from tests.chaos.processes import Fleet
 from tests.chaos.reading import read_inputs, read_outcomes
 from tests.chaos.report import Run
 from tests.chaos.system import build_fleet, clock_file, engine_file, kafka_settings
-from tests.chaos.told import incidents_in
+from tests.chaos.told import incidents_in, mark_undrained
 from tests.chaos.verdict import judge
 
 READY_SECONDS = 90.0
@@ -93,9 +92,7 @@ class Bench:
             await asyncio.to_thread(redis.start)
             kafka = kafka_settings(broker.bootstrap, self._options.nodes)
             await _create_topics(kafka)
-            links = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
-            stack.callback(shutil.rmtree, links, ignore_errors=True)
-            fleet = build_fleet(self._scratch, links, kafka, redis.url, self._options.delivery)
+            fleet = build_fleet(self._scratch, kafka, redis.url, self._options.delivery)
             stack.callback(fleet.kill)
             self._say(f"broker: {broker.name} at {broker.bootstrap}")
             observer = Observer(kafka, committed=self._committed)
@@ -138,7 +135,14 @@ class Bench:
             self._say("NO APACHE KAFKA HERE: the embedded broker stands in, and no broker is killed")
             return StandIn(data)
         real = RealKafka(program, data, self._options.nodes)
-        guard = [sys.executable, "-m", "tests.chaos.guardian", str(os.getpid()), str(data), *real.stop_command()]
+        guard = [
+            sys.executable,
+            "-m",
+            "tests.chaos.guardian",
+            str(os.getpid()),
+            str(self._scratch),
+            *real.stop_command(),
+        ]
         guardian = subprocess.Popen(guard, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         stack.callback(guardian.wait)
         stack.callback(guardian.kill)
@@ -233,6 +237,7 @@ class Bench:
         outcomes = await read_outcomes(stage.kafka, committed=self._committed)
         incidents = [*stage.incidents, *_crashes(stage.fleet), *_told(stage.fleet)]
         incidents.sort(key=lambda incident: incident.began_ms)
+        mark_undrained(incidents)
         verdict = judge(account(inputs, outcomes), incidents, covers, nodes=self._options.nodes)
         vanished = [
             f"{topic}/{number}: confirmed up to {highest}, ends at {inputs[topic, number][-1:].tolist()}"

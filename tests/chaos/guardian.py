@@ -9,8 +9,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 
 from workers.orphan_guard import wait_for_death
+
+ATTEMPTS, PAUSE_SECONDS = 5, 0.2
 
 
 def main(arguments: list[str]) -> None:
@@ -18,7 +21,10 @@ def main(arguments: list[str]) -> None:
     pid, directory, *command = arguments
     wait_for_death(int(pid))
     subprocess.run(command, check=False, timeout=60, capture_output=True)
-    shutil.rmtree(directory, ignore_errors=True)
+    # The last of the others may still be writing as it dies.
+    for _ in range(ATTEMPTS):
+        shutil.rmtree(directory, ignore_errors=True)
+        time.sleep(PAUSE_SECONDS)
 
 
 if __name__ == "__main__":

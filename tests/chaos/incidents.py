@@ -11,6 +11,8 @@ CRASH = "scheduler_crash"
 """Stands for the kind of a fault where a scheduler ended that nobody had touched."""
 UNDRAINED = "undrained_revoke"
 """The same where a scheduler says that it gave partitions away before their work was done."""
+UNDRAINED_STOP = "undrained_stop"
+"""The same of a scheduler that was told to stop."""
 PRODUCER_REBUILT = "producer_rebuilt"
 """The same where a scheduler says that it replaced its producer, not knowing what had arrived."""
 
@@ -21,7 +23,8 @@ class Incident:
 
     Args:
         number: of the fault in the plan; 0 for what was not planned.
-        kind: a `FaultKind` value, `CRASH`, `UNDRAINED` or `PRODUCER_REBUILT`.
+        kind: a `FaultKind` value, `CRASH`, `UNDRAINED`, `UNDRAINED_STOP` or
+            `PRODUCER_REBUILT`.
         target: process or broker.
         began_ms, ended_ms: wall clock, milliseconds since the epoch; the end is when the bench had undone it.
         began_monotonic: seconds.
@@ -51,6 +54,11 @@ class Incident:
         if self.target in WORKERS:
             return frozenset({WORKERS[self.target]})
         return frozenset({self.target}) if self.target.startswith("scheduler-") else frozenset()
+
+    @property
+    def leaves_ms(self) -> int:
+        """When its scheduler is told to stop: a visitor does some time after it was started."""
+        return int(str(self.notes.get("leaves_ms", self.began_ms)))
 
     def overlaps(self, begin_ms: float, end_ms: float) -> bool:
         """Return whether it was going on at any moment of a time."""

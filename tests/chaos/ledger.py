@@ -106,10 +106,11 @@ def _settle(ledger: Ledger, found: list[Outcome]) -> str:
     whole: Outcome | None = None
     for outcome in found:
         known = seen.get((outcome.kind, outcome.id))
+        seen[outcome.kind, outcome.id] = outcome
         if known is not None:
+            # Each repeat is held against the one just before it: what happened between these two explains it.
             ledger.duplicates.append(Repeat(known, outcome))
             continue
-        seen[outcome.kind, outcome.id] = outcome
         if outcome.partial:
             continue
         if whole is not None:

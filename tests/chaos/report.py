@@ -15,6 +15,8 @@ from tests.chaos.plan import Fault, Options
 from tests.chaos.processes import Exit
 from tests.chaos.verdict import Verdict
 
+JSON_KEYS = frozenset({"seed", "seconds", "events", "faults", "lost", "duplicates", "recovery_s", "max_rss_mb"})
+"""What the JSON object always has; it has more."""
 SHOWN_LOST = 20
 """Of the lost offsets, in the report; the fault log has all of them."""
 

@@ -85,12 +85,11 @@ def scheduler_settings(name: str, kafka: KafkaSettings, redis_url: str, link: st
     )
 
 
-def build_fleet(scratch: Path, links: Path, kafka: KafkaSettings, redis_url: str, delivery: Delivery) -> Fleet:
+def build_fleet(scratch: Path, kafka: KafkaSettings, redis_url: str, delivery: Delivery) -> Fleet:
     """Write the configurations and return every process, none of them started.
 
     Args:
-        scratch: for configurations and logs.
-        links: a directory with a short path, for the sockets of the worker links.
+        scratch: for configurations, logs and the sockets of the worker links.
         kafka: where the topics are.
         redis_url: where stamps and status go.
         delivery: mode of the schedulers.
@@ -99,7 +98,7 @@ def build_fleet(scratch: Path, links: Path, kafka: KafkaSettings, redis_url: str
     homes = {**WORKERS, VISITING_WORKER: VISITOR}
     for scheduler in (*SCHEDULERS, VISITOR):
         config = scratch / f"{scheduler}.toml"
-        settings = scheduler_settings(scheduler, kafka, redis_url, f"ipc://{links}/{scheduler}", delivery)
+        settings = scheduler_settings(scheduler, kafka, redis_url, f"ipc://{scratch}/{scheduler}.link", delivery)
         config.write_text(dump_toml(as_values(settings, secrets=True)), encoding="utf-8")
         hooks = clock_file(scratch) if scheduler == HOOKED_SCHEDULER else None
         fleet.add(_managed(scheduler, "scheduler", scratch, _command(hooks, "scheduler", config)))

@@ -6,11 +6,11 @@ import pytest
 
 from tests.chaos.attribution import Cause, count, explain
 from tests.chaos.groups import Committed, Groups
-from tests.chaos.incidents import CRASH, PRODUCER_REBUILT, UNDRAINED, Incident
+from tests.chaos.incidents import CRASH, PRODUCER_REBUILT, UNDRAINED, UNDRAINED_STOP, Incident
 from tests.chaos.ledger import Repeat, account
-from tests.chaos.make import NEWS, expired, incident, signal
+from tests.chaos.make import NEWS, expired, incident, ms, signal
 from tests.chaos.plan import FaultKind
-from tests.chaos.told import incidents_in
+from tests.chaos.told import incidents_in, mark_undrained
 from tests.chaos.verdict import judge
 
 ONE, TWO = "scheduler-1", "scheduler-2"
@@ -73,6 +73,21 @@ def test_the_most_specific_cause_wins() -> None:
     """The kill of the writer goes before a broker that was slow at the same time."""
     slow, killed = incident("broker_slow", "broker-1", 9, 12), incident("scheduler_kill", ONE, 10.4)
     assert explain(repeat(f"{ONE}/a", f"{TWO}/b"), [slow, killed]) == (Cause.SCHEDULER_KILL, killed)
+
+
+def test_a_stop_without_time_to_drain_is_told_from_a_clean_one() -> None:
+    """The bar speaks of a stop that could finish its work; with a stuck engine it could not, and says so in its log."""
+    stop = incident("scheduler_stop", ONE, 11, 17)
+    told = incident(UNDRAINED_STOP, ONE, 16, number=0)
+    mark_undrained([stop, told])
+    assert explain(repeat(f"{ONE}/a", f"{TWO}/b"), [stop, told]) == (Cause.CLEAN_STOP_UNDRAINED, stop)
+
+
+def test_a_visitor_that_leaves_is_a_clean_stop() -> None:
+    """What a visitor wrote is repeated by nobody after it left with its work done; its coming is a rebalance."""
+    visit = incident("member_join_leave", "scheduler-3", 2, 12, notes={"leaves_ms": ms(11)})
+    assert explain(repeat("scheduler-3/a", f"{TWO}/b"), [visit])[0] is Cause.CLEAN_STOP
+    assert explain(repeat(f"{ONE}/a", f"{TWO}/b"), [visit])[0] is Cause.REBALANCE
 
 
 def test_without_a_writer_the_owner_of_the_partition_counts() -> None:
@@ -145,12 +160,14 @@ def test_a_schedulers_log_tells_of_undrained_partitions_and_new_producers() -> N
         "tapewire: Kafka is unavailable",
         json.dumps({"event": "partitions_revoked", "topic": NEWS, "partitions": [0], "drained": True, **stamp}),
         json.dumps({"event": "partitions_revoked", "topic": NEWS, "partitions": [0, 3], "drained": False, **stamp}),
+        json.dumps({"event": "scheduler_drained", "complete": False, **stamp}),
         json.dumps({"event": "producer_rebuilt", **stamp}),
         '{"event": "scheduler_run',
     ]
-    undrained, rebuilt = incidents_in(ONE, lines)
+    undrained, stop, rebuilt = incidents_in(ONE, lines)
     assert (undrained.kind, undrained.owned) == (UNDRAINED, frozenset({(NEWS, 0), (NEWS, 3)}))
     assert undrained.began_ms == 1_795_975_587_634
+    assert stop.kind == UNDRAINED_STOP
     assert (rebuilt.kind, rebuilt.schedulers) == (PRODUCER_REBUILT, frozenset({ONE}))
 
 

@@ -1,14 +1,16 @@
-"""What the schedulers' own logs say about causes: revocations that ran out of time, producers that were replaced."""
+"""What the schedulers' own logs say about causes: drains that ran out of time, producers that were replaced."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from tests.chaos.incidents import PRODUCER_REBUILT, UNDRAINED, Incident
+from tests.chaos.incidents import PRODUCER_REBUILT, UNDRAINED, UNDRAINED_STOP, Incident
+from tests.chaos.plan import FaultKind
 
 REVOKED = "partitions_revoked"
+STOPPED = "scheduler_drained"
 REBUILT = frozenset({"producer_rebuilt"})
 """Names of log events."""
 
@@ -31,8 +33,23 @@ def incidents_in(scheduler: str, lines: Iterable[str]) -> Iterator[Incident]:
         if name == REVOKED and not event.get("drained", True):
             owned = frozenset((str(event["topic"]), int(number)) for number in event["partitions"])
             yield _incident(UNDRAINED, scheduler, event, owned)
+        elif name == STOPPED and not event.get("complete", True):
+            yield _incident(UNDRAINED_STOP, scheduler, event, frozenset())
         elif name in REBUILT:
             yield _incident(PRODUCER_REBUILT, scheduler, event, frozenset())
+
+
+def mark_undrained(incidents: Sequence[Incident]) -> None:
+    """Note on the stops of a run which of them had no time to drain: their repeats have that as their cause."""
+    for told in incidents:
+        if told.kind != UNDRAINED_STOP:
+            continue
+        for stop in incidents:
+            if stop.kind in STOPS and stop.target == told.target and stop.began_ms <= told.began_ms <= stop.ended_ms:
+                stop.notes["undrained"] = True
+
+
+STOPS = frozenset({FaultKind.SCHEDULER_STOP.value, FaultKind.MEMBER_JOIN_LEAVE.value})
 
 
 def _incident(kind: str, scheduler: str, event: dict[str, object], owned: frozenset[tuple[str, int]]) -> Incident:
