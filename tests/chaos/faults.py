@@ -39,6 +39,8 @@ ALIVE_SECONDS = 20.0
 """How long a fault waits for its target to run."""
 GROUP_REST_SECONDS, LOCAL_REST_SECONDS = 4.0, 1.0
 """Between two faults of a lane when the first took longer than planned: a group settles first."""
+ANSWERS_SECONDS = 0.3
+"""Confirmations that were on their way when a broker was killed have come after this."""
 BACK_SECONDS = 60.0
 """For a restarted broker to take records again."""
 SECOND = 1_000_000_000
@@ -212,12 +214,17 @@ class Injector:
         pid = broker.pid(int(fault.target.rpartition("-")[2]))
         incident.began_ms = time.time_ns() // 1_000_000
         os.kill(pid, signal.SIGKILL)
+        again = asyncio.create_task(self._confirmed_again(incident))
         try:
             await asyncio.sleep(fault.seconds)
         finally:
             # Shielded: a Ctrl-C here must not leave a run without its broker.
             await asyncio.shield(asyncio.to_thread(broker.start))
-        # A node answers before it leads its partitions; what a feed handler sees is a confirmation.
+        await again
+
+    async def _confirmed_again(self, incident: Incident) -> None:
+        """Note when records are taken again: a node answers before it leads its partitions; others may take over."""
+        await asyncio.sleep(ANSWERS_SECONDS)
         confirmed, deadline = self._stage.feeder.confirmed, time.monotonic() + BACK_SECONDS
         while self._stage.feeder.confirmed == confirmed and time.monotonic() < deadline:  # noqa: ASYNC110 - a bounded look
             await asyncio.sleep(LOOK_SECONDS / 4)

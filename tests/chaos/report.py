@@ -70,6 +70,9 @@ class Run:
             "events_per_s": round(ledger.events / self.seconds, 1) if self.seconds else 0.0,
             "recovery_disturbed_s": verdict.recovery_seconds(disturbed=True),
             "longest_stop_s": verdict.longest_stops(),
+            "broker_away_s": {
+                i.number: round((i.ready_ms - i.began_ms) / 1000, 2) for i in verdict.incidents if i.ready_ms
+            },
             "kills": [
                 {
                     "fault": kill.number,
