@@ -132,7 +132,7 @@ class Bench:
         program = launcher()
         data = self._scratch / "kafka"
         if program is None:
-            self._say("NO APACHE KAFKA HERE: the embedded broker stands in, and no broker is killed")
+            self._say("NO APACHE KAFKA HERE: the embedded broker stands in; neither brokers nor schedulers die")
             return StandIn(data)
         real = RealKafka(program, data, self._options.nodes)
         guard = [

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ops.embedded import EmbeddedKafka
 from schemas.errors import TapewireError
-from tests.chaos.plan import FaultKind
+from tests.chaos.plan import GROUP_FAULTS, FaultKind
 
 LAUNCHER_VARIABLE = "TAPEWIRE_KAFKA_LAUNCHER"
 """Environment variable with the path of the program that starts and stops an Apache Kafka."""
@@ -118,18 +118,18 @@ class RealKafka:
 
 
 class StandIn:
-    """The embedded broker: forgets at ``kill -9``, so it is never killed.
+    """The embedded broker: forgets at ``kill -9``, keeps killed members for over a minute, and settles no group of two.
 
     Raises:
         UnavailableError: its package is missing.
     """
 
-    without = frozenset({FaultKind.BROKER_KILL})
+    without = frozenset(set(GROUP_FAULTS) - {FaultKind.BROKER_SLOW})
 
     def __init__(self, data: Path) -> None:
         self._broker = EmbeddedKafka(data_dir=data)
         self.bootstrap = ""
-        self.name = "embedded broker (no Apache Kafka here: delivery across a broker's death is NOT tested)"
+        self.name = "embedded broker (no Apache Kafka here: the death of brokers and schedulers is NOT tested)"
 
     def start(self) -> None:
         """Start it."""
