@@ -26,7 +26,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class Child:
+class TetheredProcess:
     """One child process, forked and waited for by a thread of its own.
 
     Linux sends the parent-death signal when the *thread* that forked ends, so the fork must not happen on a caller's

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from ops.child import Child
+from ops.child import TetheredProcess
 from schemas.errors import UnavailableError
 
 EXTRA = "tapewire[embedded]"
@@ -90,7 +90,7 @@ class _Service(ABC):
         self._given_port = port
         self._start_seconds = start_seconds
         self._stop_seconds = stop_seconds
-        self._child: Child | None = None
+        self._child: TetheredProcess | None = None
         self._port = 0
         self._dir: Path | None = None
         self._lock: BinaryIO | None = None
@@ -187,7 +187,7 @@ class _Service(ABC):
         self._port = port
         assert self._dir is not None  # noqa: S101 - `start` has made the directory
         try:
-            self._child = child = Child(self._command(binary, port), self._dir, self._log)
+            self._child = child = TetheredProcess(self._command(binary, port), self._dir, self._log)
         except OSError as error:
             raise self._unavailable(f"{binary} cannot be started: {error}") from None
         deadline = time.monotonic() + self._start_seconds

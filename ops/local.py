@@ -108,7 +108,7 @@ def local_stages(settings: Settings, run_dir: Path, workers: int) -> list[list[C
 
 def worker_state(child: Child) -> tuple[str, str]:
     """Return what a worker says it is doing, from the events in its log: a state and a detail."""
-    for line in reversed(child.log_lines()):
+    for line in reversed(child.log_lines(this_life=True)):
         if '"worker_state"' in line:
             try:
                 event = json.loads(line)

@@ -23,6 +23,27 @@ a second while a broker is away."""
 REMEMBERED_TEMPLATES = 512
 """Bound on what the filter remembers, for libraries that format their message before they log it."""
 
+KAFKA_LOGGERS = ("aiokafka", "kafka")
+"""Loggers whose messages about brokers that come and go are kept from people: our own events say that."""
+KAFKA_TROUBLE = (
+    "Unable connect",
+    "Unable to update metadata",
+    "Error sending %s to node",
+    "Group Coordinator Request failed",
+    "Heartbeat session expired",
+    "Heartbeat send request failed",
+    "Heartbeat failed",
+    "OffsetCommit failed",
+    "LeaveGroup request failed",
+    "Failed to commit on finallization",
+    "Failed fetch messages",
+    "Failed fetch offsets",
+    "FindCoordinator Request failed",
+    "Topic %s not found in cluster metadata",
+    "Topic %s is not authorized",
+)
+"""How aiokafka 0.14 begins what it logs as an error though it goes on by itself, or raises it to us as well."""
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -54,6 +75,16 @@ class RepeatFilter(logging.Filter):
         if len(self._seen) > REMEMBERED_TEMPLATES:
             self._seen.popitem(last=False)
         return True
+
+
+class KafkaFilter(logging.Filter):
+    """Keep what aiokafka says about a broker that is away: it says it thirty times a second, and we say it once."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is written."""
+        if record.name.partition(".")[0] not in KAFKA_LOGGERS:
+            return True
+        return record.levelno >= logging.ERROR and not str(record.msg).startswith(KAFKA_TROUBLE)
 
 
 class LibraryHandler(logging.Handler):
@@ -98,6 +129,8 @@ def configure(settings: LogSettings, stream: TextIO | None = None, *, debug: boo
         cache_logger_on_first_use=False,
     )
     handler = LibraryHandler()
+    if level > logging.DEBUG:
+        handler.addFilter(KafkaFilter())
     handler.addFilter(RepeatFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -29,6 +29,9 @@ STOP_SECONDS = 6.5
 LEAST_STOP_SECONDS = 1.0
 """What a later stage gets even when an earlier one has used up the time."""
 
+EXIT_NOT_STARTED = 127
+"""As a shell has it for a command that cannot be started."""
+
 SHOWN_LOG_LINES = 12
 """Lines of a child's log that an error about it shows."""
 SEEN_LOG_BYTES = 16_384
@@ -69,12 +72,13 @@ class Backoff:
     """Waiting time before a restart: doubles with every crash, and starts anew after a healthy time.
 
     Args:
-        first, longest: seconds.
+        first, longest: seconds. A worker takes about a second to start beside that, and its work should run again
+            within three.
         healthy_after: seconds of life after which a crash counts as the first.
         give_up_after: crashes in a row after which the child is given up; 0 means never.
     """
 
-    first: float = 0.5
+    first: float = 0.25
     longest: float = 30.0
     healthy_after: float = 60.0
     give_up_after: int = 0
@@ -128,15 +132,28 @@ class Child:
     def __init__(self, spec: ChildSpec, backoff: Backoff) -> None:
         self.spec = spec
         self.starts = 0
+        self.waits = ""
+        """While it is down after a crash: what happened, and when it is started again."""
         self._backoff = backoff
         self._process: asyncio.subprocess.Process | None = None
+        self._log_begin = 0
         self._stopping = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._gone.set()
 
     @property
     def pid(self) -> int | None:
         """Process id while it runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody has stopped it (SIGSTOP, a debugger): it lives, and does nothing until SIGCONT."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        except (OSError, IndexError):
+            return False
 
     async def keep_running(self) -> None:
         """Start the process again whenever it ends, until `stop` is called.
@@ -148,23 +165,39 @@ class Child:
         crashes = 0
         while not self._stopping.is_set():
             began = time.monotonic()
-            code = await self._run_once()
+            how, code = await self._run_once()
             if self._stopping.is_set():
                 return
             if code == EXIT_USER and self.starts == 1:
                 raise ChildRefusedError(self.spec.name, self._last_message())
             crashes = 1 if time.monotonic() - began >= self._backoff.healthy_after else crashes + 1
             if self._backoff.give_up_after and crashes >= self._backoff.give_up_after:
-                raise ChildError(self.spec.name, f"ended {crashes} times, last {_how(code)}", self.log_tail())
+                raise ChildError(self.spec.name, f"ended {crashes} times, last {how}", self.log_tail())
             delay = self._backoff.delay(crashes)
-            log.warning("child_ended", child=self.spec.name, how=_how(code), restart_in_seconds=delay)
+            log.warning("child_ended", child=self.spec.name, how=how, crashes=crashes, restart_in_seconds=delay)
+            self.waits = f"ended {how}, {crashes} in a row, starts again after {delay:g} s"
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), delay)
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
+            self.waits = ""
 
-    async def _run_once(self) -> int:
+    async def _run_once(self) -> tuple[str, int]:
+        """Start the process and wait for its end; returns how it ended, in words and as an exit code."""
+        self._gone.clear()
+        try:
+            code = await self._live()
+        except OSError as error:
+            # No memory or no process slots for a moment is no reason to end everything else.
+            return f"before it ran: {error}", EXIT_NOT_STARTED
+        finally:
+            self._gone.set()
+        return _how(code), code
+
+    async def _live(self) -> int:
         environ = {**(self.spec.environ or os.environ), PARENT_VARIABLE: str(os.getpid())}
         self.spec.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.spec.log_path.open("ab") as out:
+            self._log_begin = out.tell()
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we stop the children in order.
             process = await asyncio.create_subprocess_exec(
                 *self.spec.argv,
@@ -177,6 +210,8 @@ class Child:
         self._process = process
         self.starts += 1
         log.info("child_started", child=self.spec.name, pid=process.pid)
+        if self._stopping.is_set():  # `stop` came while it was being made, and found nothing to signal
+            self._signal(signal.SIGKILL)
         try:
             return await process.wait()
         finally:
@@ -194,16 +229,15 @@ class Child:
         """
         seconds = min(self.spec.stop_seconds, most_seconds)
         self._stopping.set()
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
         except TimeoutError:
             log.warning("child_killed", child=self.spec.name, after_seconds=round(seconds, 1))
-            _kill_group(process.pid)
-            await process.wait()
+            if (pid := self.pid) is not None:
+                _kill_group(pid)
+            await self._gone.wait()
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._process
@@ -212,12 +246,12 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
 
-    def log_lines(self) -> list[str]:
-        """Return the last lines that the child wrote."""
+    def log_lines(self, *, this_life: bool = False) -> list[str]:
+        """Return the last lines that the child wrote, or those of them since its last start."""
         try:
             with self.spec.log_path.open("rb") as written:
                 size = written.seek(0, os.SEEK_END)
-                written.seek(max(0, size - SEEN_LOG_BYTES))
+                written.seek(max(self._log_begin if this_life else 0, size - SEEN_LOG_BYTES))
                 return written.read().decode("utf-8", "replace").splitlines()
         except OSError:
             return []

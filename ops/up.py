@@ -23,7 +23,7 @@ from ops.config import Settings, masked_url
 from ops.local import CONFIG_FILE, local_stages, make_run_dir, start_embedded, with_values, worker_state
 from ops.logs import configure
 from ops.redis_client import redis_client
-from ops.supervisor import Supervisor
+from ops.supervisor import Child, Supervisor
 from ops.text import visible
 from ops.topics import ensure_topics
 from schemas.codec import decode_json
@@ -122,11 +122,16 @@ async def _status(redis: RedisSettings, key: str) -> SchedulerStatus | None:
 def _line(status: SchedulerStatus | None, supervisor: Supervisor) -> str:
     state = status.state if status else "starting"
     connected = len(status.workers) if status else 0
-    children = ", ".join(
-        f"{child.spec.name} {worker_state(child)[0] or 'up'}" if child.pid else f"{child.spec.name} down"
-        for child in supervisor.children
-    )
+    children = ", ".join(f"{child.spec.name} {_state(child)}" for child in supervisor.children)
     return f"scheduler {state}, {connected} workers connected ({children})"
+
+
+def _state(child: Child) -> str:
+    if child.pid is None:
+        return f"down ({child.waits})" if child.waits else "down"
+    if child.stopped:
+        return f"stopped (kill -CONT {child.pid} lets it go on)"
+    return worker_state(child)[0] or "up"
 
 
 def _table(status: SchedulerStatus | None, supervisor: Supervisor) -> Table:

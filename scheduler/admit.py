@@ -142,7 +142,8 @@ class Admission:
         if isinstance(event, NewsEvent) and event.status is NewsStatus.KILLED:
             if event.supersedes:
                 self._remember_killed(event.supersedes)
-            self._outcomes.retraction(event, origin, headers, _first_stamps(event, record, consumed))
+            original = Original(record.key, value, headers)
+            self._outcomes.retraction(event, origin, original, _first_stamps(event, record, consumed))
             return None
         return event
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import structlog
 
-from scheduler.publisher import OutHeaders, Publisher
+from scheduler.producer import TOO_LARGE
+from scheduler.publisher import OutHeaders, Outlet, Record
 from scheduler.stats import Stats
-from scheduler.work import Headers, Origin, Original, Work, read_source
+from scheduler.work import Headers, Origin, Original, Work, read_source, unpacked
 from schemas.codec import encode_json
 from schemas.enums import Direction, Outcome, SignalKind, Stage
 from schemas.errors import ErrorKind
@@ -68,10 +69,12 @@ class Receipt(NamedTuple):
     Args:
         origin: the input offset that is done now.
         entry: the stamps to write; None for records that never had a class.
+        record: the packed input record, for a dead letter in place of what the broker refuses.
     """
 
     origin: Origin
     entry: StampEntry | None
+    record: bytes = b""
 
 
 class Outcomes:
@@ -83,7 +86,7 @@ class Outcomes:
         stats: the counters.
     """
 
-    def __init__(self, publisher: Publisher, topics: Topics, stats: Stats) -> None:
+    def __init__(self, publisher: Outlet, topics: Topics, stats: Stats) -> None:
         self._publisher = publisher
         self._topics = topics
         self._stats = stats
@@ -100,6 +103,31 @@ class Outcomes:
     def _publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
         self._unconfirmed[receipt.origin[:2]] += 1
         self._publisher.publish(topic, key, value, headers, receipt)
+
+    def refused(self, topic: str, record: Record, error: Exception) -> None:
+        """Publish a dead letter in place of an outcome that the broker will never take; a dead letter gets shorter."""
+        receipt = record.receipt
+        assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+        self._unconfirmed[receipt.origin[:2]] -= 1
+        if topic != self._topics.dead_letters:
+            kind = ErrorKind.RECORD_TOO_LARGE if isinstance(error, TOO_LARGE) else ErrorKind.INVALID_VALUE
+            message = f"Kafka will not take its outcome on {topic}: {type(error).__name__}"
+            original = unpacked(receipt.record)
+            self._dead_letter(receipt, original, kind.value, "", message, Stage.EMITTED, 0)
+        elif not record.value:
+            self._publisher.give_up_on(topic, error)
+        else:
+            self._shorter(record, receipt)
+
+    def _shorter(self, record: Record, receipt: Receipt) -> None:
+        """Publish a dead letter again with half of its bytes: the topic takes less than it said."""
+        whole = Original(record.key, record.value, tuple(record.headers))
+        size = len(record.key or b"") + len(record.value) + sum(map(_header_bytes, whole.headers))
+        key, value, headers = _fitting(whole, size // 2) or whole._replace(value=b"")
+        out = list(headers)
+        if HEADER_TRUNCATED_FROM not in dict(out):
+            out.append((HEADER_TRUNCATED_FROM, str(len(record.value)).encode()))
+        self._publish(self._topics.dead_letters, key, value, out, receipt)
 
     def signal(self, work: Work, result: Result, engine: EngineInfo, prompt_version: str) -> None:
         """Publish what the model said about an event."""
@@ -167,7 +195,7 @@ class Outcomes:
         headers = _headers(work.event_id, original.headers)
         self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
-    def retraction(self, event: NewsEvent, origin: Origin, headers: Headers, stamps: Stamps) -> None:
+    def retraction(self, event: NewsEvent, origin: Origin, original: Original, stamps: Stamps) -> None:
         """Publish that what was said about a killed story no longer holds; no engine is asked."""
         now = time.time_ns()
         stamps[Stage.EMITTED] = now
@@ -208,8 +236,9 @@ class Outcomes:
             stamps=stamps,
         )
         key = (event.instruments[0] if event.instruments else event.event_id).encode()
-        out = _headers(event.event_id, headers)
-        self._publish(self._topics.signals, key, encode_json(signal), out, Receipt(origin, entry))
+        out = _headers(event.event_id, original.headers)
+        receipt = Receipt(origin, entry, original.packed())
+        self._publish(self._topics.signals, key, encode_json(signal), out, receipt)
 
     def dead_work(self, work: Work, kind: str, message: str) -> None:
         """Publish an event that was decoded and classified but cannot be answered."""
@@ -226,10 +255,26 @@ class Outcomes:
         self._stats.undecodable += 1
         self._dead_letter(Receipt(origin, None), original, kind.value, field, reason, Stage.CONSUMED, 0)
 
+    def dead_gap(self, origin: Origin, first: int, message: str) -> None:
+        """Publish that input offsets from ``first`` on are gone; nobody knows what was in them."""
+        self._stats.undecodable += 1
+        # Where a log began anew, the ledger holds the gap at another offset than the one that was lost.
+        place, nothing = origin._replace(offset=first), Original(None, b"", ())
+        receipt = Receipt(origin, None)
+        self._dead_letter(receipt, nothing, ErrorKind.OFFSETS_LOST, "", message, Stage.CONSUMED, 0, place)
+
     def _dead_letter(
-        self, receipt: Receipt, original: Original, kind: str, field: str, message: str, stage: Stage, attempts: int
+        self,
+        receipt: Receipt,
+        original: Original,
+        kind: str,
+        field: str,
+        message: str,
+        stage: Stage,
+        attempts: int,
+        place: Origin | None = None,
     ) -> None:
-        origin = receipt.origin
+        origin = place or receipt.origin
         log.warning(
             "dead_letter",
             kind=kind,
@@ -267,7 +312,7 @@ class Outcomes:
             slo_ns=work.deadline_ns - work.event_time_ns,
             stamps=stamps,
         )
-        return Receipt(work.origin, entry)
+        return Receipt(work.origin, entry, work.record)
 
 
 def _headers(event_id: str, source: Headers) -> OutHeaders:

@@ -118,6 +118,11 @@ class Planner:
         """Return all work at workers."""
         return [work for worker in self._workers.values() for work in worker.in_flight.values()]
 
+    def in_flight_at(self, worker_id: str) -> list[Work]:
+        """Return the work at one worker, in order of dispatch."""
+        worker = self._workers.get(worker_id)
+        return list(worker.in_flight.values()) if worker else []
+
     def step_costs(self, worker_id: str) -> StepCosts | None:
         """Return the fitted step-time model of a worker."""
         worker = self._workers.get(worker_id)
@@ -182,6 +187,12 @@ class Planner:
             work.state = State.DONE  # unless it is added again: what is ended instead must not expire as well
         return list(worker.in_flight.values())
 
+    def set_away(self, worker_id: str, *, away: bool) -> None:
+        """Give a worker nothing new while it has no connection; what it has stays there."""
+        if (worker := self._workers.get(worker_id)) is not None:
+            worker.away = away
+            worker.policy = None  # told again when it is back: it may not have heard the last one
+
     def observe_steps(self, worker_id: str, report: StepReport) -> bool:
         """Learn from a worker's step report; False when it is nonsense and was left out."""
         worker = self._workers.get(worker_id)
@@ -243,14 +254,14 @@ class Planner:
         for class_index in range(URGENT + 1, len(self.classes)):
             self._plan_class(class_index, closed, plan)
         for worker in self._workers.values():
-            if (policy := worker.next_policy()) is not None:
+            if not worker.away and (policy := worker.next_policy()) is not None:
                 plan.policies[worker.worker_id] = policy
         return plan
 
     def _candidates(self, class_index: int) -> tuple[list[PoolWorker], list[PoolWorker]]:
         """Return the workers that take a class, and those that lend themselves to it."""
         extractor = self.classes[class_index].extractor
-        able = [w for w in self._workers.values() if extractor in w.budget.extractors]
+        able = [w for w in self._workers.values() if extractor in w.budget.extractors and not w.away]
         takers = [w for w in able if class_index in w.takes]
         lenders = [
             w for w in able if class_index in w.lends and not w.budget.urgent_tokens and not w.budget.late_tokens

@@ -47,6 +47,8 @@ class PoolWorker:
     _step_seconds: float = 0.0
     policy: StepPolicy | None = None
     """The last policy that went to the worker."""
+    away: bool = False
+    """It has no connection, so nothing new goes there."""
 
     def observe(self, report: StepReport) -> bool:
         """Learn from a step report; False when it is nonsense."""

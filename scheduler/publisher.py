@@ -1,8 +1,11 @@
 """Publishing: one idempotent producer, one lane per output partition, a receipt for every confirmed record.
 
-A lane sends whatever waits as one batch as soon as the batch before it has left. At low rates that is one record at
-once; at high rates batches grow by themselves, and a record costs a few microseconds rather than the fifteen of
-``producer.send()`` with its future per record.
+A lane has one batch on its way and sends whatever waits as the next one when that is confirmed. At low rates a batch
+is one record at once; at high rates batches grow by themselves, and a record costs a few microseconds rather than the
+fifteen of ``producer.send()`` with its future per record.
+
+A producer that cannot go on is given up and made anew, and what it has not confirmed is sent again in its order: it
+may then be written twice, and never out of the order within its lane.
 """
 
 from __future__ import annotations
@@ -12,31 +15,34 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError
-from aiokafka.partitioner import murmur2
 
 from scheduler.errors import PublishError
+from scheduler.partitioner import Partitioner
+from scheduler.producer import (
+    DEFAULT_MESSAGE_BYTES,
+    MAX_BATCH_BYTES,
+    Fault,
+    answers,
+    close,
+    connect,
+    fault_of,
+    give_up,
+    message_limits,
+    partitions_of,
+)
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
 
 log = structlog.get_logger()
 
-MAX_BATCH_BYTES = 256 * 1024
-"""A batch must stay below the broker's ``message.max.bytes`` (1 MB by default); past this size bigger batches
-gain nothing and hold more records back when one fails."""
-
-DEFAULT_MESSAGE_BYTES = 1_000_000
-"""Kafka's default ``max.message.bytes`` less some framing: what we assume where a broker does not tell."""
-
-CLOSE_SECONDS = 0.5
-"""How long closing may take; with nothing waiting it takes milliseconds, and with the broker away it never ends."""
+RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""Pauses before the next attempt at a producer; the last one holds from there on."""
+TRIES_ALONE = 3
+"""Attempts at a record that goes alone and fails without a reason that says so before it counts as refused."""
 
 OutHeaders = list[tuple[str, bytes | None]]
 """aiokafka's record builder takes a list and nothing else."""
@@ -54,27 +60,59 @@ class Record(NamedTuple):
     receipt: Receipt
 
 
+OnConfirmed = Callable[[list[Receipt]], None]
+OnRefused = Callable[[str, Record, Exception], None]
+"""Called with the topic, the record and the broker's error; the record is out of the publisher's hands."""
+
+
+class Outlet(Protocol):
+    """Where outcomes go, in either mode of delivery."""
+
+    @property
+    def max_dead_letter_bytes(self) -> int:
+        """Largest record that the dead-letters topic takes, in bytes."""
+
+    def publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
+        """Queue one record; its receipt comes back once it is out for good. Never blocks."""
+
+    def give_up_on(self, topic: str, error: Exception) -> None:
+        """Fail for good: a record can be published nowhere."""
+
+
 class Publisher:
-    """Publishes to the result topics and hands back the receipts of what Kafka confirmed.
+    """Publishes to the result topics and hands back the receipts of what Kafka confirmed, each once.
 
     Args:
         kafka: how to reach the cluster.
         client_id: names the producer to the brokers.
         on_confirmed: called with the receipts of each confirmed batch, in order.
+        on_refused: called with a record that the broker will never take; without it that is a failure.
     """
 
-    def __init__(self, kafka: KafkaSettings, client_id: str, on_confirmed: Callable[[list[Receipt]], None]) -> None:
+    def __init__(
+        self, kafka: KafkaSettings, client_id: str, on_confirmed: OnConfirmed, on_refused: OnRefused | None = None
+    ) -> None:
         self._kafka = kafka
         self._client_id = client_id
         self._on_confirmed = on_confirmed
-        self._lanes: dict[str, list[_Lane]] = {}
+        self._on_refused = on_refused
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._partitioner = Partitioner({})
         self._producer: AIOKafkaProducer | None = None
-        self._round_robin = itertools.count()
+        self._renewal: asyncio.Task[None] | None = None
+        self._renewed_at = 0.0
+        self._renewals = 0
+        self._batch_bytes = MAX_BATCH_BYTES
         self.pending = 0
+        self.pending_bytes = 0
+        """Of the values of what is pending: with a broker away they are what memory goes to."""
+        self.republished = 0
+        """Records that were sent again through a new producer, and so may be written twice."""
+        self.refused = 0
         self.max_dead_letter_bytes = DEFAULT_MESSAGE_BYTES
         """Largest record that the dead-letters topic takes, in bytes."""
         self.failure: asyncio.Future[None] | None = None
-        """Gets a `PublishError` when the producer cannot go on; what was not confirmed stays uncommitted."""
+        """Gets a `PublishError` when no producer can go on; what was not confirmed stays uncommitted."""
 
     async def start(self) -> None:
         """Connect and look up the partitions of every output topic.
@@ -83,45 +121,47 @@ class Publisher:
             UnavailableError: Kafka does not answer, or an output topic does not exist.
         """
         self.failure = asyncio.get_running_loop().create_future()
-        self._producer = AIOKafkaProducer(
-            **self._kafka.client_options(),
-            client_id=self._client_id,
-            enable_idempotence=True,
-            acks="all",
-            linger_ms=0,
-            max_batch_size=MAX_BATCH_BYTES,
-        )
+        producer = await self._connect()
         try:
-            await asyncio.wait_for(self._producer.start(), 2 * self._kafka.connect_seconds)
-        except (KafkaError, TimeoutError, OSError) as error:
-            await self._producer.stop()
-            raise _unavailable(self._kafka, error) from None
-        for topic in self._kafka.topics.outputs:
-            self._lanes[topic] = [
-                _Lane(self, self._producer, topic, partition) for partition in await self._partitions(topic)
-            ]
+            found = {t: await partitions_of(producer, self._kafka, t) for t in self._kafka.topics.outputs}
+        except BaseException:
+            await close(producer)
+            raise
+        self._producer = producer
+        self._partitioner = Partitioner(dict(found))
+        self._lanes = {(t, p): Lane(self, t, p) for t, partitions in found.items() for p in partitions}
+        for lane in self._lanes.values():
+            lane.go(producer)
 
-        self.max_dead_letter_bytes = await _message_limit(self._kafka, self._kafka.topics.dead_letters)
-
-    async def _partitions(self, topic: str) -> list[int]:
-        assert self._producer is not None  # noqa: S101 - start() has set it
-        try:
-            found = await asyncio.wait_for(self._producer.partitions_for(topic), self._kafka.connect_seconds)
-        except (KafkaError, TimeoutError):
-            found = None
-        if not found:
-            await self.stop()
-            raise UnavailableError(
-                f"topic {topic}", "kafka.topic_prefix", "it does not exist; run: tapewire topics create"
-            )
-        return sorted(found)
+    async def _connect(self) -> AIOKafkaProducer:
+        topics = self._kafka.topics
+        # First the producer: its error says best why a cluster cannot be used.
+        producer = await connect(self._kafka, self._client_id, self._batch_bytes)
+        limits = await message_limits(self._kafka, topics.outputs)
+        self.max_dead_letter_bytes = limits[topics.dead_letters]
+        if (smallest := min(limits.values())) < self._batch_bytes:
+            self._batch_bytes = smallest
+            await close(producer)
+            producer = await connect(self._kafka, self._client_id, smallest)
+        return producer
 
     def publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
         """Queue one record; its receipt comes back through ``on_confirmed``. Never blocks."""
-        lanes = self._lanes[topic]
-        index = next(self._round_robin) if key is None else _hash(key)
         self.pending += 1
-        lanes[index % len(lanes)].add(Record(key, value, headers, receipt))
+        self.pending_bytes += len(value)
+        self._lanes[topic, self._partitioner.partition(topic, key)].add(Record(key, value, headers, receipt))
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the batch that waits longest for its confirmation has been doing so."""
+        begins = [lane.sent_at for lane in self._lanes.values() if lane.sent_at]
+        if self._renewal is not None:
+            begins.append(self._renewed_at)
+        return time.monotonic() - min(begins) if begins else 0.0
+
+    async def answers(self, seconds: float) -> bool:
+        """Return whether the cluster answers in that time."""
+        return self._producer is not None and await answers(self._producer, seconds)
 
     async def flush(self, timeout: float) -> bool:
         """Wait until everything is confirmed; False when ``timeout`` seconds were not enough."""
@@ -134,106 +174,208 @@ class Publisher:
 
     async def stop(self) -> None:
         """Close the producer; what is not confirmed is given up (see `flush`)."""
-        for lane in itertools.chain.from_iterable(self._lanes.values()):
-            lane.close()
-        if self._producer is not None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+        for lane in self._lanes.values():
+            lane.hold()
+        producer, self._producer = self._producer, None
+        if producer is not None and self.pending:
+            log.warning("publisher_stopped", unconfirmed=self.pending)
+            await give_up(producer)
+        elif producer is not None:
+            await close(producer)
+
+    def renew(self, reason: str) -> None:
+        """Give the producer up and make a new one; everything that is not confirmed goes through that, in its order."""
+        if self._renewal is None and self._producer is not None:
+            self._renewed_at = time.monotonic()
+            self._renewal = asyncio.get_running_loop().create_task(self._make_anew(reason))
+
+    async def _make_anew(self, reason: str) -> None:
+        try:
+            old, self._producer = self._producer, None
+            again = sum([lane.hold() for lane in self._lanes.values()])
+            self.republished += again
+            log.warning("producer_made_anew", reason=reason, republished=again)
+            if old is not None:
+                await give_up(old)
+            self._producer = producer = await self._connect_patiently()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is published any more, and someone must hear
+            self._fail(PublishError("any topic", str(error)))
+            return
+        self._renewal = None
+        for lane in self._lanes.values():
+            lane.go(producer)
+
+    async def _connect_patiently(self) -> AIOKafkaProducer:
+        """Connect, however long Kafka is away; a producer that fails again and again is not made at full speed."""
+        first, self._renewals = self._renewals, self._renewals + 1
+        for attempt in itertools.count(first):
+            if attempt:
+                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1])
             try:
-                # The producer's own stop() waits for its queue, for ever while the broker is away.
-                await asyncio.wait_for(self._producer.stop(), CLOSE_SECONDS)
-            except TimeoutError:
-                log.warning("publisher_stop_timed_out", pending=self.pending)
+                return await self._connect()
+            except UnavailableError as error:
+                if error.setting != "kafka.bootstrap":
+                    raise
+                log.debug("producer_not_made", error=str(error))
+        raise AssertionError("counting never ends")
+
+    # What lanes tell
 
     def confirmed(self, batch: list[Record]) -> None:
         """Take a confirmation from a lane."""
-        self.pending -= len(batch)
+        self._renewals = 0
+        self._forget(batch)
         self._on_confirmed([record.receipt for record in batch])
 
-    def failed(self, topic: str, error: BaseException) -> None:
-        """Take a failure from a lane."""
+    def failed(self, topic: str, error: Exception) -> None:
+        """Take a failed batch from a lane, which keeps its records.
+
+        Whatever it was, this producer's sequence numbers are past the batch now, and the broker's are not.
+        """
+        if fault_of(error) is Fault.FORBIDDEN:
+            self._fail(PublishError(topic, f"not authorised: {error}"))
+        else:
+            self.renew(f"{topic}: {type(error).__name__}: {error}")
+
+    def refuse(self, topic: str, record: Record, error: Exception) -> None:
+        """Take a record from a lane that the broker will never take."""
+        if self._on_refused is None:
+            self.give_up_on(topic, error)
+            return
+        self.refused += 1
+        self._forget([record])
+        self._on_refused(topic, record, error)
+
+    def give_up_on(self, topic: str, error: Exception) -> None:
+        """Fail for good: a record can be published nowhere, and losing it is not an option."""
+        self._fail(PublishError(topic, f"{type(error).__name__}: {error}"))
+
+    def _forget(self, batch: list[Record]) -> None:
+        self.pending -= len(batch)
+        self.pending_bytes -= sum([len(record.value) for record in batch])
+
+    def _fail(self, error: PublishError) -> None:
         if self.failure is not None and not self.failure.done():
-            self.failure.set_exception(PublishError(topic, f"{type(error).__name__}: {error}"))
+            self.failure.set_exception(error)
             self.failure.exception()  # noted: asyncio must not print a traceback when it comes after the stop
 
 
-class _Lane:
-    """What goes to one output partition."""
+class Lane:
+    """What goes to one output partition, in its order.
 
-    def __init__(self, publisher: Publisher, producer: AIOKafkaProducer, topic: str, partition: int) -> None:
+    Args:
+        publisher: hears what becomes of each batch.
+        topic, partition: where it leads.
+    """
+
+    def __init__(self, publisher: Publisher, topic: str, partition: int) -> None:
         self._publisher = publisher
-        self._producer = producer
         self._topic = topic
         self._partition = partition
+        self._producer: AIOKafkaProducer | None = None
         self._waiting: deque[Record] = deque()
+        self._sent: list[Record] = []
+        self._answer: asyncio.Future[object] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._alone = 0
+        self._tries = 0
+        self.sent_at = 0.0
+        """When the batch that is on its way was sent (monotonic seconds); 0 when none is."""
 
     def add(self, record: Record) -> None:
+        """Queue one record."""
         self._waiting.append(record)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+        if self._task is None and self._producer is not None:
+            self._task = asyncio.get_running_loop().create_task(self._drain(self._producer))
 
-    def close(self) -> None:
+    def go(self, producer: AIOKafkaProducer) -> None:
+        """Send through this producer from now on."""
+        self._producer = producer
+        if self._waiting:
+            self._task = asyncio.get_running_loop().create_task(self._drain(producer))
+
+    def hold(self) -> int:
+        """Stop sending and take back what is not confirmed; returns how many records may have been written."""
+        self._producer = None
+        answer, self._answer = self._answer, None
+        waited_for = answer is not None and not answer.done()  # to be asked first: cancelling the task cancels it too
         if self._task is not None:
             self._task.cancel()
-
-    async def _drain(self) -> None:
-        try:
-            while self._waiting:
-                batch, builder = self._next_batch()
-                # Returns when the batch before this one has left, which is what lets batches grow under load.
-                future = await self._producer.send_batch(builder, self._topic, partition=self._partition)
-                future.add_done_callback(lambda done, batch=batch: self._settle(done, batch))
-        except Exception as error:  # noqa: BLE001 - whatever it is, these records are not out, and someone must hear
-            self._publisher.failed(self._topic, error)
-        finally:
             self._task = None
+        if answer is not None and not waited_for and answer.exception() is None:
+            self._settle()  # confirmed, and the lane's task has not run since
+            return 0
+        # A batch with an error for an answer is not written; one without an answer may be.
+        unknown = len(self._sent) if waited_for else 0
+        self._take_back()
+        return unknown
 
-    def _next_batch(self) -> tuple[list[Record], object]:
-        builder = self._producer.create_batch()
-        now_ms = time.time_ns() // 1_000_000
-        batch: list[Record] = []
-        waiting = self._waiting
-        while waiting:
-            record = waiting[0]
-            if builder.append(timestamp=now_ms, key=record.key, value=record.value, headers=record.headers) is None:
+    async def _drain(self, producer: AIOKafkaProducer) -> None:
+        while self._waiting:
+            try:
+                builder = self._fill(producer)
+            except Exception as error:  # noqa: BLE001 - a record that cannot even be encoded is a defect of ours
+                self._publisher.give_up_on(self._topic, error)
+                return
+            self.sent_at = time.monotonic()
+            try:
+                self._answer = await producer.send_batch(builder, self._topic, partition=self._partition)
+                await self._answer
+            except Exception as error:  # noqa: BLE001 - whatever it is, these records are not out, and someone must hear
+                self._failed(error)
                 break
-            batch.append(waiting.popleft())
+            self._answer = None
+            self._settle()
+        self._task = None
+
+    def _fill(self, producer: AIOKafkaProducer) -> object:
+        """Move as many waiting records as fit into a batch."""
+        builder = producer.create_batch()
+        append, waiting, sent = builder.append, self._waiting, self._sent
+        now_ms = time.time_ns() // 1_000_000
+        most = 1 if self._alone else len(waiting)
+        while len(sent) < most:
+            key, value, headers, _ = waiting[0]
+            if append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+                break
+            sent.append(waiting.popleft())
         builder.close()
-        return batch, builder
+        return builder
 
-    def _settle(self, done: asyncio.Future[object], batch: list[Record]) -> None:
-        if done.cancelled():
-            return
-        if error := done.exception():
-            self._publisher.failed(self._topic, error)
-        else:
-            self._publisher.confirmed(batch)
+    def _settle(self) -> None:
+        batch, self._sent = self._sent, []
+        self.sent_at = 0.0
+        self._alone = max(0, self._alone - len(batch))
+        self._tries = 0
+        self._publisher.confirmed(batch)
+
+    def _take_back(self) -> None:
+        self._waiting.extendleft(reversed(self._sent))
+        self._sent = []
+        self.sent_at = 0.0
+
+    def _failed(self, error: Exception) -> None:
+        """Keep the batch for the next producer, unless it is a single record that the broker will never take."""
+        self._producer = None
+        fault = fault_of(error)
+        self._tries += fault is Fault.UNCLEAR
+        # Which of several it is shows when each goes alone.
+        if fault is Fault.REFUSED or self._tries >= TRIES_ALONE:
+            if len(self._sent) == 1:
+                record, self._sent = self._sent[0], []
+                self._alone = max(0, self._alone - 1)
+                self._tries = 0
+                self.sent_at = 0.0
+                # The new producer first: what becomes of the record may come back to this very lane.
+                self._publisher.failed(self._topic, error)
+                self._publisher.refuse(self._topic, record, error)
+                return
+            self._alone = len(self._sent)
+            self._tries = 0
+        self._publisher.failed(self._topic, error)
 
 
-@lru_cache(maxsize=65_536)
-def _hash(key: bytes) -> int:
-    """Kafka's own partitioner, so that any client finds a key in the same partition; cached, as it is pure Python."""
-    hashed: int = murmur2(key)
-    return hashed & 0x7FFFFFFF
-
-
-def _unavailable(kafka: KafkaSettings, error: BaseException) -> UnavailableError:
-    reason = str(error) or f"no answer within {kafka.connect_seconds:g} s"
-    return UnavailableError(f"Kafka at {kafka.bootstrap}", "kafka.bootstrap", reason)
-
-
-async def _message_limit(kafka: KafkaSettings, topic: str) -> int:
-    """Return ``max.message.bytes`` of a topic; the default where we may not or cannot read it."""
-    admin = AIOKafkaAdminClient(**kafka.client_options())
-    try:
-        await asyncio.wait_for(admin.start(), kafka.connect_seconds)
-        answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        for answer in answers:
-            for _error, _message, _type, _name, entries in answer.resources:
-                values = {entry[0]: entry[1] for entry in entries}
-                if limit := values.get("max.message.bytes"):
-                    return int(limit)
-    except (KafkaError, TimeoutError, OSError, ValueError) as error:
-        log.info("topic_limit_unknown", topic=topic, assumed=DEFAULT_MESSAGE_BYTES, error=str(error))
-    finally:
-        await admin.close()
-    return DEFAULT_MESSAGE_BYTES
+__all__ = ["MAX_BATCH_BYTES", "Lane", "OutHeaders", "Outlet", "Publisher", "Receipt", "Record"]

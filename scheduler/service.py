@@ -7,6 +7,7 @@ import gc
 import os
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -14,18 +15,23 @@ import structlog
 from aiokafka import ConsumerRecord
 
 from scheduler.admit import Admission
+from scheduler.broker_watch import BrokerWatch
+from scheduler.commits import Committer
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
+from scheduler.lost_offsets import LostOffsets
 from scheduler.metrics import MetricsServer
 from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
 from scheduler.planner import Plan, Planner
-from scheduler.publisher import Publisher
+from scheduler.publisher import Publisher, Record
 from scheduler.room import Room
 from scheduler.stamps import StampWriter
 from scheduler.stats import Stats
 from scheduler.tokens import TextTokenizer
-from scheduler.work import Work
+from scheduler.transactional import TransactionalPublisher
+from scheduler.watchdog import CompletionWatch
+from scheduler.work import Origin, Work
 from scheduler.workers import WorkerRegistry
 from schemas.errors import ErrorKind
 from schemas.frames import Failure, Request, Result, Started
@@ -38,6 +44,8 @@ MAX_DEATHS = 2
 """A request in flight at this many worker deaths is quarantined: it may be what kills them (vllm#43920)."""
 MAX_UNCONFIRMED = 20_000
 """Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
+MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
+"""The same in bytes: dead letters may be as large as the largest input record."""
 TOO_OLD = "older than its class's toxic age"
 HOPELESS = "no worker could answer it before its class's toxic age"
 LONGEST_TIMER_SECONDS = 1.0
@@ -86,25 +94,44 @@ class Scheduler:
         self._planner = Planner(settings.classes, settings.valve, first_request_id=time.time_ns() // 1000)
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
-        self._publisher = Publisher(kafka, settings.id, self._confirmed)
+        self._publisher, commits = self._make_publisher(kafka)
+        self._broker = BrokerWatch(self._publisher, self._waits, settings.publish_seconds)
         self._outcomes = Outcomes(self._publisher, topics, self._stats)
         self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
         self._stamps = StampWriter(redis, topics, self._status)
         self._workers = WorkerRegistry(self._planner, settings, self)
         self._link = WorkerLink(link, self._session, self._workers)
-        self._intakes = [Intake(topic, kafka, settings, self._ledger, self) for topic in topics.inputs]
+        self._completions = CompletionWatch(settings.stalled_seconds)
+        trouble = self._broker.trouble
+        self._intakes = [
+            Intake(topic, kafka, settings, self._ledger, self, trouble, commits.get(topic)) for topic in topics.inputs
+        ]
         self._metrics = MetricsServer(settings, self._status, self._stats)
         self._pump_scheduled = False
         self._expiry_timer: asyncio.TimerHandle | None = None
+
+    def _make_publisher(
+        self, kafka: KafkaSettings
+    ) -> tuple[Publisher | TransactionalPublisher, Mapping[str, Committer]]:
+        """Return the publisher for the mode of delivery, and per topic who commits offsets where intake does not."""
+        settings = self._settings
+        if settings.delivery == "at_least_once":
+            return Publisher(kafka, settings.id, self._confirmed, self._refused), {}
+        transactional = TransactionalPublisher(
+            kafka, settings, self._ledger, self._concluded, self._dropped, self._refused
+        )
+        return transactional, transactional.committers
 
     # Life
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, work until ``stop`` is set or something fails for good, drain, and close everything."""
+        watching: asyncio.Task[None] | None = None
         try:
             self._metrics.start()
             self._link.start()
             await self._publisher.start()
+            watching = asyncio.get_running_loop().create_task(self._broker.run())
             await self._stamps.start()
             self._state = "waiting_for_worker"
             log.info("scheduler_waiting_for_worker", scheduler=self._settings.id)
@@ -113,6 +140,8 @@ class Scheduler:
                 await self._work(stop)
             ready.cancel()
         finally:
+            if watching is not None:
+                watching.cancel()
             await self._close()
 
     async def _work(self, stop: asyncio.Event) -> None:
@@ -175,14 +204,22 @@ class Scheduler:
     async def _commit_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
-            for intake in self._intakes:
-                await intake.commit()
+            await asyncio.gather(*(intake.commit() for intake in self._intakes))
+            self._watch_completions()
+
+    def _watch_completions(self) -> None:
+        in_flight = self._planner.total_in_flight
+        if self._completions.look(time.monotonic(), in_flight, self._stats.returned):
+            event = "completions_stalled" if self._completions.stalled else "completions_go_on"
+            log.warning(event, in_flight=in_flight, seconds=self._settings.stalled_seconds)
 
     # Intake
 
     def has_room(self, topic: str) -> bool:
         """Return whether more events of a topic may be taken in."""
-        return self._publisher.pending < MAX_UNCONFIRMED and self._room.has_room(topic)
+        publisher = self._publisher
+        piled_up = publisher.pending >= MAX_UNCONFIRMED or publisher.pending_bytes >= MAX_UNCONFIRMED_BYTES
+        return not piled_up and self._room.has_room(topic)
 
     async def take(self, topic: str, records: list[tuple[ConsumerRecord, int]]) -> None:
         """Admit what intake fetched."""
@@ -190,6 +227,10 @@ class Scheduler:
         assert tokenizer is not None  # noqa: S101 - intake starts after the first worker brought it
         await self._admission.admit(topic, records, tokenizer, self._workers.text_limit)
         self._wake()
+
+    def lost(self, lost: LostOffsets, origin: Origin) -> None:
+        """Record offsets that Kafka no longer has."""
+        self._outcomes.dead_gap(origin, lost.wanted, str(lost))
 
     async def drained(self, partitions: set[Partition], timeout: float) -> bool:
         """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
@@ -289,6 +330,7 @@ class Scheduler:
 
     def request_done(self, work: Work, result: Result, worker_id: str) -> None:
         """Publish an answer, unless it came too late to be of use or its partition went elsewhere."""
+        self._stats.returned += 1
         self._end(work)
         work.engine_started_ns = result.engine_started_ns
         work.first_token_ns = result.first_token_ns
@@ -310,6 +352,7 @@ class Scheduler:
 
     def request_failed(self, work: Work, failure: Failure) -> None:
         """Try again where that may help, with the original deadline; else the event becomes a dead letter."""
+        self._stats.returned += 1
         work.refusals += 1
         if failure.retryable and work.refusals < self._settings.max_attempts:
             self._requeue(work)
@@ -341,14 +384,41 @@ class Scheduler:
     def _confirmed(self, receipts: list[object]) -> None:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
-            self._outcomes.confirmed(receipt)
             self._ledger.finish(receipt.origin)
+        self._concluded(receipts)
+
+    def _concluded(self, receipts: list[object]) -> None:
+        """Outcomes are out and their offsets finished; a transaction has done the second itself."""
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
             if receipt.entry is not None:
                 self._stamps.add(receipt.entry)
 
+    def _dropped(self, receipts: list[object]) -> None:
+        """Outcomes were not published, since their partition went elsewhere before their transaction."""
+        for receipt in receipts:
+            assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
+            self._outcomes.confirmed(receipt)
+            self._stats.stale_outcomes += 1
+
+    def _refused(self, topic: str, record: Record, error: Exception) -> None:
+        self._outcomes.refused(topic, record, error)
+
+    def _waits(self) -> dict[str, int]:
+        return {
+            "unconfirmed": self._publisher.pending,
+            "unfinished": self._ledger.unfinished(intake.topic for intake in self._intakes),
+            "queued": self._planner.total_queued,
+        }
+
     def _status(self) -> SchedulerStatus:
         state = self._state
-        if state == "running" and any(intake.paused for intake in self._intakes):
+        if state == "running" and self._broker.away:
+            state = "kafka_away"
+        elif state == "running" and (self._completions.stalled or any(intake.stalled for intake in self._intakes)):
+            state = "stalled"
+        elif state == "running" and any(intake.paused for intake in self._intakes):
             state = "paused"
         return SchedulerStatus(
             scheduler_id=self._settings.id,
@@ -371,6 +441,8 @@ class Scheduler:
             workers=self._workers.status(),
             undecodable=self._stats.undecodable,
             stamps_dropped=self._stamps.dropped,
+            unconfirmed=self._publisher.pending,
+            unfinished=self._ledger.unfinished(intake.topic for intake in self._intakes),
         )
 
 

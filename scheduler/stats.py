@@ -43,6 +43,8 @@ class Stats:
         self.retractions = 0
         self.stale_outcomes = 0
         """Outcomes of work whose partition went elsewhere meanwhile; the new owner publishes them."""
+        self.returned = 0
+        """Requests that came back from workers, answered or failed; the watchdog wants to see this move."""
         self.worker_deaths = 0
         self.requeued = 0
         self.revoked = 0

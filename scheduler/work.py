@@ -113,7 +113,7 @@ class Work(Struct, kw_only=True, gc=False):
 
     def original(self) -> Original:
         """Return the input record."""
-        return _unpack(self.record)
+        return unpacked(self.record)
 
     def stamps(self, source: Source) -> Stamps:
         """Return the stamps so far, without the stages that were not reached."""
@@ -146,5 +146,6 @@ class Work(Struct, kw_only=True, gc=False):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(Original).decode
+unpacked = msgspec.msgpack.Decoder(Original).decode
+"""The `Original` that `Original.packed` packed."""
 read_source = msgspec.json.Decoder(Source).decode

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 
 from scheduler.budgets import WorkerBudget
 from scheduler.planner import Planner
+from scheduler.reconcile import Reconciler
 from scheduler.tokens import TextTokenizer, TokenizerFileError
 from scheduler.work import Work
 from schemas.frames import EngineInfo, Failure, Hello, Result, Started, StepReport, TokenizerFile
@@ -31,7 +32,7 @@ class WorkEvents(Protocol):
         """A worker can take work."""
 
     def worker_gone(self, lost: list[Work], *, died: bool) -> None:
-        """A worker left this work behind."""
+        """A worker left this work behind, or lost it; it must run again."""
 
     def request_started(self, work: Work, started: Started) -> None:
         """A request produced its first token."""
@@ -50,10 +51,13 @@ class _Member:
     steps: int = 0
     kv_usage: float = 0.0
     nonsense: bool = False
+    reconciler: Reconciler = field(default_factory=Reconciler)
+    moved: list[tuple[int, Work]] = field(default_factory=list)
+    """What ran elsewhere while it was away, with the ids that it has here. If it died, this was in flight then."""
 
 
 class WorkerRegistry:
-    """The workers of one scheduler; implements `scheduler.link.LinkEvents`.
+    """The workers of one scheduler; implements `scheduler.link_events.LinkEvents`.
 
     Args:
         planner: gets and loses workers here.
@@ -118,9 +122,9 @@ class WorkerRegistry:
         known = {c.name for c in self._settings.classes}
         if unknown := set(hello.classes) - known:
             return f"unknown service class {', '.join(sorted(unknown))} (this scheduler has {', '.join(sorted(known))})"
-        for field in hello.limits.__struct_fields__:
-            if getattr(hello.limits, field) < 1:
-                return f"its {field} is {getattr(hello.limits, field)}"
+        for name in hello.limits.__struct_fields__:
+            if getattr(hello.limits, name) < 1:
+                return f"its {name} is {getattr(hello.limits, name)}"
         offered = {e.name: e for e in hello.extractors}
         needed = {c.extractor for c in self._settings.classes if not hello.classes or c.name in hello.classes}
         if missing := needed - offered.keys():
@@ -172,9 +176,40 @@ class WorkerRegistry:
         self.ready.set()
         self._events.worker_ready()
 
+    def worker_away(self, worker_id: str) -> None:
+        """Give a worker nothing new: its connection is gone."""
+        self._planner.set_away(worker_id, away=True)
+
+    def worker_lost(self, worker_id: str) -> None:
+        """Let others run what a worker had that stays away, though it is not known whether it died.
+
+        What was in flight at a death before, or is at another worker whose fate is open, has to wait until this one's
+        is known: at its second death a request is quarantined, and until then it must not meet a third worker.
+        """
+        member = self._members.get(worker_id)
+        if member is None:
+            return
+        open_fate = {id(work) for other in self._members.values() for _, work in other.moved}
+        here = self._planner.in_flight_at(worker_id)
+        moving = [work for work in here if not work.deaths and id(work) not in open_fate]
+        member.moved += [(work.request_id, work) for work in moving]
+        self._take_back(worker_id, moving)
+        log.warning("worker_work_moved", worker_id=worker_id, requeued=len(moving), held=len(here) - len(moving))
+        self._events.worker_gone(moving, died=False)
+
+    def worker_back(self, worker_id: str) -> list[int]:
+        """Let a worker go on; returns what ran elsewhere meanwhile. It did not die, so nothing is held against it."""
+        self._planner.set_away(worker_id, away=False)
+        member = self._members[worker_id]
+        moved, member.moved = member.moved, []
+        self._events.worker_ready()
+        return [request_id for request_id, _ in moved]
+
     def worker_left(self, worker_id: str, reason: str, *, died: bool) -> None:
         """Take a worker from the planner and hand back what it had."""
-        self._members.pop(worker_id, None)
+        member = self._members.pop(worker_id, None)
+        for _, work in member.moved if died and member else ():
+            work.deaths += 1
         lost = self._planner.remove_worker(worker_id)
         for key in [k for k in self._made_by if k[0] == worker_id]:
             del self._made_by[key]
@@ -183,6 +218,24 @@ class WorkerRegistry:
         write = log.error if died else log.info
         write("worker_left", worker_id=worker_id, reason=reason, died=died, requeued=len(lost))
         self._events.worker_gone(lost, died=died)
+
+    def heartbeat(self, worker_id: str, request_ids: list[int]) -> list[int]:
+        """Run again what a worker should have and does not; returns what it has and should not."""
+        member = self._members.get(worker_id)
+        if member is None:
+            return []
+        here = {work.request_id: work for work in self._planner.in_flight_at(worker_id)}
+        lost, unwanted = member.reconciler.compare(here, request_ids)
+        if lost:
+            log.warning("requests_lost", worker_id=worker_id, requeued=len(lost), effect="they run again")
+            again = [here[request_id] for request_id in lost]
+            self._take_back(worker_id, again)
+            self._events.worker_gone(again, died=False)
+        return [*unwanted, *lost]
+
+    def _take_back(self, worker_id: str, works: list[Work]) -> None:
+        for work in works:
+            self._planner.finish(worker_id, work.request_id)
 
     def started(self, worker_id: str, started: list[Started]) -> None:
         """Note first tokens."""

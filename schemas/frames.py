@@ -241,10 +241,15 @@ class Heartbeat(Struct, kw_only=True, frozen=True, tag="heartbeat"):
 
 
 class Goodbye(Struct, kw_only=True, frozen=True, tag="goodbye"):
-    """The worker leaves; whatever it still had must run elsewhere."""
+    """The worker leaves; whatever it still had must run elsewhere.
+
+    Args:
+        died: its engine is gone: what it still had may be what killed it.
+    """
 
     session: str
     reason: str
+    died: bool = False
 
 
 FromWorker = Hello | TokenizerFile | Progress | Results | Failures | StepReport | Heartbeat | Goodbye

@@ -28,6 +28,8 @@ SEND_QUEUE = 100_000
 """Frames that wait for a slow or absent scheduler. In-flight work bounds them far below; nothing is dropped."""
 MAX_IDENTITY_BYTES = 255
 """ZeroMQ's limit on a routing id."""
+LIFE_BYTES = 6
+"""Random bytes in a socket's identity."""
 
 _UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _DOWN = zmq.EVENT_DISCONNECTED
@@ -44,18 +46,27 @@ def worker_identity(configured: str) -> str:
     return f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
+def socket_identity(worker_id: str) -> bytes:
+    """Return a name for the socket that no other process has, nor an earlier life of this worker.
+
+    Were it the worker's id, a second worker under that id would silently take the first one's place at the ROUTER:
+    libzmq 4.3.5 leaves the first one connected to nothing, and tells neither.
+    """
+    return worker_id.encode()[: MAX_IDENTITY_BYTES - 2 * LIFE_BYTES - 1] + b"~" + secrets.token_hex(LIFE_BYTES).encode()
+
+
 class WorkerLink:
     """A connection that ZeroMQ re-establishes by itself; frames sent while it is down leave when it is back.
 
     Args:
         settings: address and keys.
-        identity: the ROUTER's name for this worker.
+        worker_id: names this worker; its socket's name is made of it and is this process's own.
 
     Raises:
         ConfigError: the address or the keys are wrong, or the address would leave the host unencrypted.
     """
 
-    def __init__(self, settings: LinkSettings, identity: str) -> None:
+    def __init__(self, settings: LinkSettings, worker_id: str) -> None:
         check_link(settings)
         self.connected = False
         self._settings = settings
@@ -63,7 +74,7 @@ class WorkerLink:
         # pyzmq types the asyncio socket's options loosely and its results as futures.
         self._socket: Any = self._context.socket(zmq.DEALER)
         try:
-            self._configure(identity.encode()[:MAX_IDENTITY_BYTES])
+            self._configure(socket_identity(worker_id))
         except ConfigError:
             self._socket.close(linger=0)
             self._context.term()

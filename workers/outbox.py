@@ -83,6 +83,10 @@ class Outbox:
             self._failures = []
         self._flushed()
 
+    def drop_failures(self) -> None:
+        """Forget the failures that have not been sent."""
+        self._failures = []
+
     def clear(self) -> None:
         """Forget what has been collected: nobody of the session that it belongs to is there any more."""
         self._started, self._results, self._failures = [], [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -45,10 +46,13 @@ from workers.engine import (
 )
 from workers.link import WorkerLink, worker_identity
 from workers.outbox import Outbox
+from workers.stall import StallWatch
 
-DRAIN_SECONDS = 5.0
-"""Longest wait for work in flight at a drain. With the engine's stop and the link's linger this stays below the ten
-seconds after which whoever asked would kill the process."""
+DRAIN_SECONDS = 3.5
+"""Longest wait for work in flight at a drain. The goodbye that follows must be out before whoever asked kills the
+process, since what is left would count as a death then: `tapewire up` gives a worker five seconds, Docker ten."""
+MOST_LISTED = 4096
+"""Requests that a heartbeat lists. An engine has a few hundred at most; a longer list would cost more than it finds."""
 FRAMES_PER_TURN = 32
 """Frames handled before other tasks get their turn. A receive that never has to wait would not yield by itself, and
 a flood of work would silence the heartbeat."""
@@ -127,6 +131,8 @@ class Worker:
         self._classes = list(settings.classes)
         self._address = link.address
         self._beat_seconds = link.heartbeat_seconds
+        self._stuck_seconds = link.stuck_after_seconds
+        self._stall = StallWatch(most_between=2 * link.heartbeat_seconds)
         self._link = connection
         self._tell = on_state
         self._session = ""
@@ -159,8 +165,8 @@ class Worker:
             await self._drain(await self._end)
         except EngineDiedError as error:
             self._outbox.flush()
-            self._goodbye(error.reason)
             # Somebody asked this process to end, and took the engine down first: that is an end, not an accident.
+            self._goodbye(error.reason, died=not stop.is_set())
             if not stop.is_set():
                 raise
         finally:
@@ -196,6 +202,8 @@ class Worker:
     def on_died(self, reason: str) -> None:
         """See `EngineSink.on_died`."""
         log.error("engine_died", worker_id=self._id, reason=reason)
+        # What failed with the engine was in flight at its death, which the goodbye tells: a failure would hide that.
+        self._outbox.drop_failures()
         if not self._end.done():
             self._end.set_exception(EngineDiedError(self._engine_kind, reason))
         self._idle.set()
@@ -241,7 +249,7 @@ class Worker:
             case Refused():
                 reason = f"the scheduler at {self._address} refused this worker: {printable(frame.reason)}"
                 if not self._end.done():
-                    self._end.set_exception(ConfigError("worker.model", reason))
+                    self._end.set_exception(ConfigError("worker", reason))
 
     def _submit(self, requests: list[Request]) -> None:
         # A draining worker leaves new work alone: its goodbye sends that work elsewhere.
@@ -258,6 +266,7 @@ class Worker:
 
     def _welcomed(self, welcome: Welcome) -> None:
         self._beat_seconds = max(0.01, welcome.heartbeat_seconds)
+        self._stall.most_between = 2 * self._beat_seconds
         if welcome.session == self._session:
             return
         self._drop_all()
@@ -286,17 +295,34 @@ class Worker:
         """Show life at a fixed rate, whatever the engine is doing; introduce ourselves while nobody knows us."""
         while True:
             self._nudge.clear()
+            self._check_engine()
             if self._link.connected:
                 if self._session:
-                    self._link.send(
-                        Heartbeat(session=self._session, in_flight=len(self._ids), steps=self._engine.steps)
-                    )
+                    self._heartbeat()
                 elif not self._draining:
                     self._link.send(self._hello())
             # Not wait_for: on Python 3.11 it can swallow a cancellation that meets the event (python/cpython#86296).
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._beat_seconds):
                     await self._nudge.wait()
+
+    def _heartbeat(self) -> None:
+        # First what has ended: a request that is neither listed nor reported counts as lost.
+        self._outbox.flush()
+        ids = sorted(self._ids) if len(self._ids) <= MOST_LISTED else None
+        self._link.send(
+            Heartbeat(session=self._session, in_flight=len(self._ids), steps=self._engine.steps, request_ids=ids)
+        )
+
+    def _check_engine(self) -> None:
+        """Call an engine dead that has requests and makes no steps."""
+        in_flight = self._engine.in_flight
+        seconds = self._stall.look(time.monotonic(), in_flight, self._engine.steps)
+        if seconds > self._stuck_seconds and not self._end.done():
+            self.on_died(
+                f"it has {in_flight} requests and made no step for {seconds:.1f} s (link.stuck_after_seconds is "
+                f"{self._stuck_seconds:g}); {self._engine.steps} steps before that"
+            )
 
     async def _watch_link(self) -> None:
         async for connected in self._link.changes():
@@ -351,9 +377,9 @@ class Worker:
         if self._draining and not self._ids:
             self._idle.set()
 
-    def _goodbye(self, reason: str) -> None:
+    def _goodbye(self, reason: str, *, died: bool = False) -> None:
         if self._session:
-            self._link.send(Goodbye(session=self._session, reason=reason))
+            self._link.send(Goodbye(session=self._session, reason=reason, died=died))
 
 
 async def _unless_stopped(

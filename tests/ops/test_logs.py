@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import structlog
@@ -56,12 +57,12 @@ def test_levels_hold_for_ours_and_for_libraries() -> None:
     configure(LogSettings(format="json", level="info"), out)
     structlog.get_logger().debug("ours_debug")
     structlog.get_logger().info("ours_info")
-    logging.getLogger("aiokafka").info("fetching")
-    logging.getLogger("aiokafka").warning("trouble %s", "here")
+    logging.getLogger("redis").info("fetching")
+    logging.getLogger("redis").warning("trouble %s", "here")
     events = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [e["event"] for e in events] == ["ours_info", "library_message"]
     assert events[1]["message"] == "trouble here"
-    assert events[1]["logger"] == "aiokafka"
+    assert events[1]["logger"] == "redis"
 
 
 def test_a_flood_of_one_message_is_written_once() -> None:
@@ -69,9 +70,24 @@ def test_a_flood_of_one_message_is_written_once() -> None:
     out = io.StringIO()
     configure(LogSettings(format="json"), out)
     for node in range(1000):
-        logging.getLogger("aiokafka.conn").warning("Unable connect to node with id %s", node)
-    logging.getLogger("aiokafka.conn").error("another %s", "message")
+        logging.getLogger("redis.conn").warning("Unable connect to node with id %s", node)
+    logging.getLogger("redis.conn").error("another %s", "message")
     assert len(out.getvalue().splitlines()) == 2
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_what_aiokafka_says_of_an_outage_is_for_debugging(level: Literal["info", "debug"]) -> None:
+    """Its warnings and its errors about a broker that is away are not written; an error that is a defect is."""
+    out = io.StringIO()
+    configure(LogSettings(format="json", level=level), out)
+    kafka = logging.getLogger("aiokafka.client")
+    kafka.warning("Got error produce response: %s", "away")
+    kafka.error("Unable connect to node with id %s: %s", 1, "refused")
+    kafka.error("Unable to update metadata from %s", [1])
+    kafka.error("Unexpected error in sender routine")
+    written = [json.loads(line)["message"] for line in out.getvalue().splitlines()]
+    assert written[-1:] == ["Unexpected error in sender routine"]
+    assert len(written) == (4 if level == "debug" else 1)
 
 
 def test_a_repeated_message_comes_back_with_its_count() -> None:

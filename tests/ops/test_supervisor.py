@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from ops.local import worker_state
 from ops.supervisor import Backoff, Child, ChildError, ChildRefusedError, ChildSpec, Supervisor
+from ops.up import _line
 
 QUICK = Backoff(first=0.01, longest=0.05)
 SERVES = """
@@ -185,6 +188,117 @@ async def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None
     process.kill()
     await process.wait()
     await until(lambda: gone(pid))
+
+
+async def test_a_crash_loop_backs_off_with_one_line_each(tmp_path: Path) -> None:
+    """Each end is one line with what happened and when it goes on; the waits double up to the bound."""
+    code = "import sys; sys.exit(9)"
+    with capture_logs() as logs, pytest.raises(ChildError):
+        await Supervisor([[spec(tmp_path, "a", code)]], Backoff(first=0.01, longest=0.04, give_up_after=5)).run()
+    ends = [(e["how"], e["crashes"], e["restart_in_seconds"]) for e in logs if e["event"] == "child_ended"]
+    assert ends == [("with exit code 9", n, wait) for n, wait in ((1, 0.01), (2, 0.02), (3, 0.04), (4, 0.04))]
+
+
+async def test_a_crash_after_a_healthy_time_is_the_first_again(tmp_path: Path) -> None:
+    """What ran well for a while and then crashed is started again as quickly as ever."""
+    backoff = Backoff(first=0.01, longest=60.0, healthy_after=0.0)
+    with capture_logs() as logs:
+        supervisor = Supervisor([[spec(tmp_path, "a", "import sys; sys.exit(9)")]], backoff)
+        running = asyncio.create_task(supervisor.run())
+        await until(lambda: supervisor.children[0].starts == 4)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    ends = [(e["crashes"], e["restart_in_seconds"]) for e in logs if e["event"] == "child_ended"]
+    assert set(ends) == {(1, 0.01)}
+
+
+async def test_a_child_that_waits_for_its_restart_says_why_and_stops_at_once(tmp_path: Path) -> None:
+    """A long wait after a crash is visible, and a stop does not sit it out."""
+    supervisor = Supervisor([[spec(tmp_path, "a", "import sys; sys.exit(9)")]], Backoff(first=3600.0, longest=3600.0))
+    running = asyncio.create_task(supervisor.run())
+    (child,) = supervisor.children
+    await until(lambda: child.waits != "")
+    assert child.waits == "ended with exit code 9, 1 in a row, starts again after 3600 s"
+    assert _line(None, supervisor).endswith(f"(a down ({child.waits}))")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (child.starts, child.waits) == (1, "")
+
+
+async def test_a_stopped_child_is_shown_and_ended(tmp_path: Path) -> None:
+    """SIGSTOP ends nothing, so the supervisor leaves it alone and shows it; a stop gets rid of it all the same."""
+    supervisor = Supervisor([[spec(tmp_path, "a", SERVES, stop_seconds=0.2)]], QUICK)
+    running = asyncio.create_task(supervisor.run())
+    await written(tmp_path / "a.log", "up")
+    (child,) = supervisor.children
+    pid = child.pid
+    assert pid is not None
+    assert not child.stopped
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: child.stopped)
+    assert _line(None, supervisor).endswith(f"(a stopped (kill -CONT {pid} lets it go on))")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert gone(pid)
+    assert child.starts == 1
+
+
+async def test_a_child_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    """Killed before it ran a line of its own: it comes back like after any crash."""
+    supervisor = Supervisor([[spec(tmp_path, "a", SERVES)]], QUICK)
+    running = asyncio.create_task(supervisor.run())
+    (child,) = supervisor.children
+    await until(lambda: child.pid is not None)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    await until(lambda: child.starts == 2)
+    await written(tmp_path / "a.log", "up")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert child.pid is None
+
+
+async def test_a_stop_while_the_process_is_being_made_leaves_none(tmp_path: Path) -> None:
+    """There is no process to signal yet; when there is one it is ended before anybody believes that all are gone."""
+    child = Child(spec(tmp_path, "a", STUBBORN), QUICK)
+    life = asyncio.create_task(child.keep_running())
+    await asyncio.sleep(0)
+    assert (child.pid, child.starts) == (None, 0)
+    await child.stop()
+    await life
+    assert child.starts == 1
+    assert child._process is not None
+    assert gone(child._process.pid)
+
+
+async def test_a_program_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    """No program, no memory, no process slots: a crash like any other, that ends nothing else."""
+    broken = ChildSpec(name="b", argv=[str(tmp_path / "none")], log_path=tmp_path / "b.log", stop_seconds=1.0)
+    supervisor = Supervisor([[broken]], Backoff(first=0.01, give_up_after=3))
+    with pytest.raises(ChildError, match=r"ended 3 times, last before it ran: .*No such file"):
+        await supervisor.run()
+
+
+async def test_the_state_of_a_former_life_is_not_shown(tmp_path: Path) -> None:
+    """What a worker said before it crashed tells nothing of the one that is starting."""
+    code = """
+import os, time
+mark = "{name}.second"
+if os.path.exists(mark):
+    time.sleep(3600)
+open(mark, "w").close()
+print('{"event": "worker_state", "state": "working", "detail": ""}', flush=True)
+os._exit(1)
+"""
+    code = code.replace("{name}", str(tmp_path / "mark"))
+    supervisor = Supervisor([[spec(tmp_path, "a", code)]], QUICK)
+    running = asyncio.create_task(supervisor.run())
+    (child,) = supervisor.children
+    await until(lambda: child.starts == 2 and child.pid is not None)
+    assert child.log_lines() != []
+    assert worker_state(child) == ("", "")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_stop_before_the_first_start_starts_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import zmq.asyncio
 from scheduler.link import WorkerLink
 from schemas import curve
 from schemas.frames import (
+    Abort,
     Failure,
     FromWorker,
     Hello,
@@ -53,9 +54,20 @@ class Dealer:
             await self._socket.send(frame if isinstance(frame, bytes) else encode_frame(frame))
 
     async def receive(self) -> ToWorker:
-        """Return the next frame."""
+        """Return the next frame that says something; aborts of nothing only look for the connection."""
         async with asyncio.timeout(WAIT_SECONDS):
-            return decode_to_worker(await self._socket.recv())
+            while True:
+                frame = decode_to_worker(await self._socket.recv())
+                if not isinstance(frame, Abort) or frame.request_ids:
+                    return frame
+
+    async def introduce(self, hello: Hello) -> ToWorker:
+        """Say hello again and again, as a worker does, until there is an answer; return it."""
+        answer = asyncio.ensure_future(self.receive())
+        while not answer.done():
+            await self.send(hello)
+            await asyncio.wait({answer}, timeout=0.05)
+        return answer.result()
 
     async def expect(self, kind: type[Any]) -> Any:
         """Return the next frame, which must be of this kind."""
@@ -81,6 +93,7 @@ class Heard:
         self.file_refusal: str | None = None
         self.wants_tokenizer = False
         self.fails = False
+        self.unwanted: list[int] = []
 
     def accepts(self, hello: Hello) -> str | None:
         """Refuse with the reason that the test gave."""
@@ -100,6 +113,24 @@ class Heard:
     def worker_joined(self, hello: Hello) -> None:
         """Write it down."""
         self.calls.put_nowait(("joined", hello.worker_id))
+
+    def worker_away(self, worker_id: str) -> None:
+        """Write it down."""
+        self.calls.put_nowait(("away", worker_id))
+
+    def worker_lost(self, worker_id: str) -> None:
+        """Write it down."""
+        self.calls.put_nowait(("lost", worker_id))
+
+    def worker_back(self, worker_id: str) -> list[int]:
+        """Write it down; aborts what the test said."""
+        self.calls.put_nowait(("back", worker_id))
+        return self.unwanted
+
+    def heartbeat(self, worker_id: str, request_ids: list[int]) -> list[int]:
+        """Write it down; aborts what the test said."""
+        self.calls.put_nowait(("heartbeat", worker_id, request_ids))
+        return self.unwanted
 
     def worker_left(self, worker_id: str, reason: str, *, died: bool) -> None:
         """Write it down."""
@@ -122,6 +153,12 @@ class Heard:
     def steps(self, worker_id: str, report: StepReport) -> None:
         """Write it down."""
         self.calls.put_nowait(("steps", worker_id, report.steps))
+
+    async def until(self, what: str) -> tuple[Any, ...]:
+        """Return the next call of this kind, passing over others."""
+        while (call := await self.next())[0] != what:
+            pass
+        return call
 
     async def next(self) -> tuple[Any, ...]:
         """Return the next call."""

@@ -52,10 +52,15 @@ async def committed(kafka: KafkaSettings, topic: str) -> dict[int, int]:
     return {tp.partition: entry.offset for tp, entry in offsets.items() if tp.topic == topic and entry.offset >= 0}
 
 
-async def read(kafka: KafkaSettings, topic: str, *, skip: Sequence[int] = ()) -> list[ConsumerRecord]:
+async def read(
+    kafka: KafkaSettings, topic: str, *, skip: Sequence[int] = (), isolation_level: str = "read_uncommitted"
+) -> list[ConsumerRecord]:
     """Return all records that a topic holds now, in order within each partition."""
     client = AIOKafkaConsumer(
-        **kafka.client_options(), auto_offset_reset="earliest", max_partition_fetch_bytes=8 * 1024 * 1024
+        **kafka.client_options(),
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=8 * 1024 * 1024,
+        isolation_level=isolation_level,
     )
     await client.start()
     try:
@@ -64,10 +69,11 @@ async def read(kafka: KafkaSettings, topic: str, *, skip: Sequence[int] = ()) ->
         client.assign(list(wanted))
         records: list[ConsumerRecord] = []
         while wanted:
-            for tp, batch in (await client.getmany(timeout_ms=200)).items():
+            for batch in (await client.getmany(timeout_ms=200)).values():
                 records += batch
-                if tp in wanted and batch[-1].offset + 1 >= wanted[tp]:
-                    del wanted[tp]
+            # The position, not the last record: a transaction's marker has an offset and is none.
+            for tp in [tp for tp, end in wanted.items() if await client.position(tp) >= end]:
+                del wanted[tp]
         return records
     finally:
         await client.stop()

@@ -4,99 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from ops.embedded import free_port
 from scheduler.errors import OffsetsLostError
 from scheduler.fetch_pace import PAUSE_SECONDS, pace_fetches
-from scheduler.intake import FETCH_MAX_WAIT_MS, Intake
-from scheduler.ledger import Ledger, Partition
-from scheduler.work import Origin
+from scheduler.intake import Intake
+from scheduler.ledger import Ledger
+from scheduler.member import FETCH_MAX_WAIT_MS
 from schemas.errors import UnavailableError
-from schemas.settings import KafkaSettings, SchedulerSettings
+from schemas.settings import KafkaSettings
 from tests.conftest import Broker
-from tests.scheduler.records import admin, committed, ends, producer
+from tests.scheduler.intakes import SETTINGS, Taker, numbers, publish_numbers, running_intake
+from tests.scheduler.records import admin, committed, ends
 from tests.scheduler.waiting import until
 
 pytestmark = pytest.mark.integration
 
-SETTINGS = SchedulerSettings(session_seconds=6.0, drain_seconds=1.0)
-
-
-class _Taker:
-    """Implements `scheduler.intake.Consumer`: notes offsets as received, and finishes them when told."""
-
-    def __init__(self, ledger: Ledger, *, finish: bool = True) -> None:
-        self.ledger = ledger
-        self.finish = finish
-        self.room = True
-        self.values: list[bytes] = []
-        self.unfinished: list[Origin] = []
-        self.drains: list[set[Partition]] = []
-
-    def has_room(self, topic: str) -> bool:
-        """Say what the test says."""
-        return self.room
-
-    async def take(self, topic: str, records: list[tuple[ConsumerRecord, int]]) -> None:
-        """Receive each record."""
-        for record, _ in records:
-            origin = self.ledger.receive(topic, record.partition, record.offset)
-            if origin is None:
-                continue
-            self.values.append(record.value)
-            if self.finish:
-                self.ledger.finish(origin)
-            else:
-                self.unfinished.append(origin)
-
-    async def drained(self, partitions: set[Partition], timeout: float) -> bool:
-        """Nothing runs here."""
-        self.drains.append(partitions)
-        return True
-
-
-@asynccontextmanager
-async def _intake(
-    kafka: KafkaSettings, *, finish: bool = True, settings: SchedulerSettings = SETTINGS
-) -> AsyncIterator[tuple[Intake, _Taker]]:
-    """Give an intake of the news topic that runs."""
-    ledger = Ledger()
-    taker = _Taker(ledger, finish=finish)
-    intake = Intake(kafka.topics.news, kafka, settings, ledger, taker)
-    await intake.start()
-    running = asyncio.create_task(intake.run())
-    try:
-        yield intake, taker
-    finally:
-        intake.stop_fetching()
-        await asyncio.gather(running, return_exceptions=True)
-        await intake.stop()
-
-
-async def _publish(kafka: KafkaSettings, values: Iterable[int]) -> None:
-    async with producer(kafka) as client:
-        for value in values:
-            await client.send(kafka.topics.news, b"%d" % value, partition=value % kafka.partitions)
-        await client.flush()
-
-
-def _numbers(taker: _Taker) -> list[int]:
-    return sorted(map(int, taker.values))
-
 
 async def test_a_group_that_never_read_starts_at_the_beginning(kafka_settings: KafkaSettings) -> None:
     """Events that were published before the first start are taken, in order within each partition."""
-    await _publish(kafka_settings, range(100))
-    async with _intake(kafka_settings) as (_, taker):
+    await publish_numbers(kafka_settings, range(100))
+    async with running_intake(kafka_settings) as (_, taker):
         await until(lambda: len(taker.values) >= 100)
-        assert _numbers(taker) == list(range(100))
+        assert numbers(taker) == list(range(100))
         for partition in range(kafka_settings.partitions):
             mine = [n for n in map(int, taker.values) if n % kafka_settings.partitions == partition]
             assert mine == sorted(mine)
@@ -104,25 +39,25 @@ async def test_a_group_that_never_read_starts_at_the_beginning(kafka_settings: K
 
 async def test_an_empty_topic_is_read_from_what_comes_first(kafka_settings: KafkaSettings) -> None:
     """A group that found nothing to read misses nothing that is published afterwards."""
-    async with _intake(kafka_settings) as (_, taker):
-        await _publish(kafka_settings, range(8))
+    async with running_intake(kafka_settings) as (_, taker):
+        await publish_numbers(kafka_settings, range(8))
         await until(lambda: len(taker.values) >= 8)
-        assert _numbers(taker) == list(range(8))
+        assert numbers(taker) == list(range(8))
 
 
 async def test_a_restart_goes_on_at_the_commit(kafka_settings: KafkaSettings) -> None:
     """What was finished and committed is not read again; what was not is, and what came meanwhile too."""
-    await _publish(kafka_settings, range(40))
-    async with _intake(kafka_settings, finish=False) as (_, taker):
+    await publish_numbers(kafka_settings, range(40))
+    async with running_intake(kafka_settings, finish=False) as (_, taker):
         await until(lambda: len(taker.values) >= 40)
         done = [o for o in taker.unfinished if o.partition != 0 or o.offset < 3]
         for origin in done:
             taker.ledger.finish(origin)
     assert (await committed(kafka_settings, kafka_settings.topics.news))[0] == 3
-    await _publish(kafka_settings, range(40, 48))
-    async with _intake(kafka_settings) as (_, taker):
+    await publish_numbers(kafka_settings, range(40, 48))
+    async with running_intake(kafka_settings) as (_, taker):
         await until(lambda: len(taker.values) >= 7 + 8)
-        assert _numbers(taker) == [12, 16, 20, 24, 28, 32, 36, *range(40, 48)]
+        assert numbers(taker) == [12, 16, 20, 24, 28, 32, 36, *range(40, 48)]
     assert await committed(kafka_settings, kafka_settings.topics.news) == await ends(
         kafka_settings, kafka_settings.topics.news
     )
@@ -130,11 +65,11 @@ async def test_a_restart_goes_on_at_the_commit(kafka_settings: KafkaSettings) ->
 
 async def test_nothing_finished_commits_nothing_new(kafka_settings: KafkaSettings) -> None:
     """A stop with everything unfinished leaves every event to the next start."""
-    await _publish(kafka_settings, range(20))
+    await publish_numbers(kafka_settings, range(20))
     for _ in range(2):
-        async with _intake(kafka_settings, finish=False) as (_, taker):
+        async with running_intake(kafka_settings, finish=False) as (_, taker):
             await until(lambda taker=taker: len(taker.values) >= 20)  # type: ignore[misc]  # bound at once
-            assert _numbers(taker) == list(range(20))
+            assert numbers(taker) == list(range(20))
 
 
 async def test_deleted_events_stop_the_scheduler(kafka: Broker, kafka_settings: KafkaSettings) -> None:
@@ -142,8 +77,8 @@ async def test_deleted_events_stop_the_scheduler(kafka: Broker, kafka_settings: 
     if kafka.embedded:
         pytest.skip("the embedded broker does not delete records; needs a real Kafka")
     topic = kafka_settings.topics.news
-    await _publish(kafka_settings, range(40))
-    async with _intake(kafka_settings, finish=False) as (_, taker):
+    await publish_numbers(kafka_settings, range(40))
+    async with running_intake(kafka_settings, finish=False) as (_, taker):
         await until(lambda: len(taker.values) >= 40)
         for origin in taker.unfinished[:]:
             if origin.offset < 2:
@@ -151,7 +86,7 @@ async def test_deleted_events_stop_the_scheduler(kafka: Broker, kafka_settings: 
     async with admin(kafka_settings) as client:
         await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=5)})
     ledger = Ledger()
-    intake = Intake(topic, kafka_settings, SETTINGS, ledger, _Taker(ledger))
+    intake = Intake(topic, kafka_settings, SETTINGS, ledger, Taker(ledger))
     await intake.start()
     try:
         with pytest.raises(OffsetsLostError) as caught:
@@ -168,7 +103,7 @@ async def test_a_missing_input_topic_is_named_at_start(kafka: Broker, topic_pref
         pytest.skip("the embedded broker creates a topic when it is asked about one; needs a real Kafka")
     settings = KafkaSettings(bootstrap=kafka.bootstrap, topic_prefix=topic_prefix, connect_seconds=3)
     ledger = Ledger()
-    intake = Intake(settings.topics.news, settings, SETTINGS, ledger, _Taker(ledger))
+    intake = Intake(settings.topics.news, settings, SETTINGS, ledger, Taker(ledger))
     with pytest.raises(UnavailableError) as caught:
         await intake.start()
     assert caught.value.setting == "kafka.topic_prefix"
@@ -180,25 +115,25 @@ async def test_an_unreachable_broker_is_named_at_start() -> None:
     settings = KafkaSettings(bootstrap=f"127.0.0.1:{free_port()}", connect_seconds=1)
     ledger = Ledger()
     with pytest.raises(UnavailableError) as caught:
-        await Intake(settings.topics.news, settings, SETTINGS, ledger, _Taker(ledger)).start()
+        await Intake(settings.topics.news, settings, SETTINGS, ledger, Taker(ledger)).start()
     assert caught.value.setting == "kafka.bootstrap"
     assert settings.bootstrap in str(caught.value)
 
 
 async def test_a_full_scheduler_pauses_and_goes_on(kafka_settings: KafkaSettings) -> None:
     """Without room nothing is fetched and nothing is skipped; with room again everything comes."""
-    async with _intake(kafka_settings) as (intake, taker):
+    async with running_intake(kafka_settings) as (intake, taker):
         taker.room = False
         await until(lambda: intake.paused)
         before = len(taker.values)
-        await _publish(kafka_settings, range(30))
+        await publish_numbers(kafka_settings, range(30))
         newest = await ends(kafka_settings, kafka_settings.topics.news)
         assert sum(newest.values()) == 30
         assert len(taker.values) == before
         assert intake.paused
         taker.room = True
         await until(lambda: len(taker.values) >= 30)
-        assert _numbers(taker) == list(range(30))
+        assert numbers(taker) == list(range(30))
         assert not intake.paused
 
 
@@ -206,10 +141,10 @@ async def test_members_share_the_partitions_and_nothing_is_lost(kafka: Broker, k
     """A second member gets a share, events in between are read at least once, and the leaver's share comes back."""
     if kafka.embedded:
         pytest.skip("groups of two never settle on the embedded broker; needs a real Kafka")
-    async with _intake(kafka_settings) as (_, first):
-        await _publish(kafka_settings, range(40))
+    async with running_intake(kafka_settings) as (_, first):
+        await publish_numbers(kafka_settings, range(40))
         await until(lambda: len(first.values) >= 40)
-        async with _intake(kafka_settings) as (_, second):
+        async with running_intake(kafka_settings) as (_, second):
             everything = kafka_settings.partitions
 
             def shared() -> bool:
@@ -218,10 +153,10 @@ async def test_members_share_the_partitions_and_nothing_is_lost(kafka: Broker, k
 
             await until(shared)
             assert first.drains[0] == {(kafka_settings.topics.news, p) for p in range(everything)}
-            await _publish(kafka_settings, range(40, 80))
+            await publish_numbers(kafka_settings, range(40, 80))
             await until(lambda: set(range(80)) <= {int(v) for v in first.values + second.values})
         await until(lambda: len(first.ledger.partitions(kafka_settings.topics.news)) == everything)
-        await _publish(kafka_settings, range(80, 120))
+        await publish_numbers(kafka_settings, range(80, 120))
         await until(lambda: set(range(120)) <= {int(v) for v in first.values + second.values})
         counts = Counter(map(int, first.values + second.values))
         assert set(counts.values()) == {1}  # everything was finished and committed before each handover

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.ledger import Ledger, PartitionLedger
+from scheduler.ledger import SMALLEST_LIMIT, TRIM_FROM, Commit, Ledger, Partition, PartitionLedger
+from scheduler.offset_map import MAX_CHARS, Range, decode
 from scheduler.work import Origin
 
 P0, P1 = ("test.news", 0), ("test.news", 1)
@@ -46,44 +50,161 @@ def test_holes_are_jumped_and_never_waited_for() -> None:
 
 
 def test_an_unchanged_point_is_committed_once() -> None:
-    """After Kafka has a commit, the same point is not offered again; a failed one is."""
+    """After Kafka has a commit, the same one is not offered again; a failed one is."""
     ledger = _received(5, 6)
     ledger.finish(5)
-    assert ledger.commit_point() == ledger.commit_point() == 6
-    ledger.committed(6)
-    assert ledger.commit_point() is None
+    first = ledger.commit()
+    assert first is not None
+    assert first == ledger.commit() == (6, "", 1)
+    ledger.committed(first)
+    assert ledger.commit() is None
     ledger.finish(6)
-    assert ledger.commit_point() == 7
+    assert ledger.commit() == (7, "", 1)
 
 
-@given(st.data())
-def test_agrees_with_a_naive_model(data: st.DataObject) -> None:
-    """Over any interleaving of receiving with holes, finishing and committing, the point is that of a full scan."""
+def test_what_is_finished_above_the_commit_is_written_beside_it() -> None:
+    """The map bridges the holes between finished offsets, and changes alone are worth a commit."""
+    ledger = _received(5, 6, 9, 10, 40)
+    for offset in (9, 6, 40):
+        ledger.finish(offset)
+    commit = ledger.commit()
+    assert commit is not None
+    assert commit.offset == 5
+    assert decode(5, commit.metadata) == [(6, 10), (40, 41)]
+    ledger.committed(commit)
+    assert ledger.commit() is None
+    ledger.finish(10)
+    again = ledger.commit()
+    assert again is not None
+    assert decode(5, again.metadata) == [(6, 41)]
+
+
+def test_a_second_confirmation_changes_nothing() -> None:
+    """An outcome that is confirmed twice, in front, in a run or behind, is counted once."""
+    ledger = _received(*range(5, 12))
+    for offset in (5, 7, 8, 9):
+        ledger.finish(offset)
+    before = (ledger.unfinished, ledger.commit(), ledger.map_chars())
+    for offset in (5, 7, 8, 9, 4, 99):
+        ledger.finish(offset)
+    assert (ledger.unfinished, ledger.commit(), ledger.map_chars()) == before
+
+
+def test_a_map_that_does_not_fit_is_dropped_and_the_offset_is_not() -> None:
+    """Over the limit the commit goes out alone; for the same offset Kafka keeps the shorter map that it has."""
+    ledger = _received(*range(30_000))
+    for offset in range(1, 2_000, 2):
+        ledger.finish(offset)
+    small = ledger.commit()
+    assert small is not None
+    assert decode(0, small.metadata)[-1] == (1_999, 2_000)
+    ledger.committed(small)
+    for offset in range(2_001, 30_000, 2):
+        ledger.finish(offset)
+    assert ledger.commit() is None
+    assert ledger.map_dropped
+    ledger.finish(0)
+    assert ledger.commit() == (2, "", 1)
+
+
+def test_a_partition_whose_map_grows_takes_no_new_records_for_a_while() -> None:
+    """Crowded from three quarters of the limit until half of it; where a broker takes no maps, never."""
+    ledger = Ledger()
+    ledger.assign([P0, P1])
+    origins = [o for n in range(24_000) if (o := ledger.receive(*P0, n)) is not None]
+    odd = [o for o in origins if o.offset % 2]
+    assert not ledger.crowded(P0)
+    for origin in odd[:9_000]:
+        ledger.finish(origin)
+    assert not ledger.crowded(P0)
+    for origin in odd[9_000:9_300]:
+        ledger.finish(origin)
+    assert ledger.crowded(P0)
+    assert not ledger.crowded(P1)
+    for origin in origins[:5_000]:
+        ledger.finish(origin)
+    assert ledger.commits("test.news")[P0].offset == 5_000
+    assert ledger.crowded(P0)
+    for origin in origins[5_000:10_000]:
+        ledger.finish(origin)
+    assert not ledger.crowded(P0)
+    ledger.map_limit = SMALLEST_LIMIT - 1
+    for origin in odd:
+        ledger.finish(origin)
+    assert not ledger.crowded(P0)
+    assert ledger.commits("test.news")[P0] == (10_000, "", 1)
+    assert ledger.maps_dropped == 1
+
+
+def test_an_assignment_that_is_restored_skips_what_was_finished() -> None:
+    """Records in the restored ranges are done on receipt, and the map keeps those that are still to come."""
+    ledger = Ledger()
+    ledger.assign([P0], {P0: [(101, 103), (105, 200)]})
+    stuck = ledger.receive(*P0, 100)
+    assert stuck is not None
+    assert ledger.receive(*P0, 101) is None
+    commit = ledger.commits("test.news")[P0]
+    assert (commit.offset, decode(100, commit.metadata)) == (100, [(101, 103), (105, 200)])
+    assert [n for n in range(102, 210) if ledger.receive(*P0, n) is not None] == [103, 104, *range(200, 210)]
+    assert ledger.skipped == 97
+    ledger.finish(stuck)
+    commit = ledger.commits("test.news")[P0]
+    assert (commit.offset, decode(103, commit.metadata)) == (103, [(105, 200)])
+
+
+def test_a_gap_holds_the_commit_until_it_is_recorded() -> None:
+    """Offsets that Kafka lost count as one received offset: nothing passes it before its dead letter is confirmed."""
+    ledger = Ledger()
+    ledger.assign([P0], {P0: [(6, 8), (11, 12)]})
+    gap = ledger.receive_gap(P0, 5, 9)
+    assert ledger.commits("test.news") == {}
+    behind = ledger.receive(*P0, 9)
+    assert behind is not None
+    ledger.finish(behind)
+    assert ledger.commits("test.news") == {}
+    ledger.finish(gap)
+    assert ledger.commits("test.news")[P0].offset == 10
+
+
+def test_a_gap_before_everything_never_commits_an_offset_below_zero() -> None:
+    """A log that began anew is recorded as a gap at -1, which is nowhere to commit."""
+    ledger = Ledger()
+    ledger.assign([P0])
+    gap = ledger.receive_gap(P0, -1, 0)
+    assert ledger.receive(*P0, 0) is not None
+    assert ledger.commits("test.news") == {}
+    ledger.finish(gap)
+    assert ledger.commits("test.news") == {P0: (0, "", 1)}
+
+
+@pytest.mark.parametrize("offsets", [range(200_000), range(0, 600_000, 3)], ids=["dense", "with holes"])
+def test_two_hundred_thousand_unfinished_cost_nothing_to_look_at(offsets: range) -> None:
+    """Looking at the commit point and at the map's size touches no list: no run is listed, however many there are."""
+    ledger = _received(*offsets)
+    for offset in offsets[1::2]:
+        ledger.finish(offset)
+    listed = 0
+
+    def counting() -> Iterator[Range]:
+        nonlocal listed
+        listed += 1
+        yield from ()
+
+    ledger._received_runs = counting  # type: ignore[method-assign]  # counts what must not happen
+    assert ledger.commit_point() == 0
+    assert ledger.map_chars() > MAX_CHARS
+    assert ledger.commit() == (0, "", 1)
+    assert listed == 0
+
+
+def test_finished_offsets_are_given_back() -> None:
+    """A partition that keeps up holds the records in flight and not its history."""
     ledger = PartitionLedger(epoch=1)
-    received: list[int] = []
-    finished: set[int] = set()
-    committed: int | None = None
-    following = data.draw(st.integers(0, 5))
-    for _ in range(data.draw(st.integers(0, 40))):
-        action = data.draw(st.sampled_from(["receive", "finish", "commit"]))
-        unfinished = [o for o in received if o not in finished]
-        if action == "receive":
-            following += data.draw(st.integers(0, 3))
-            ledger.receive(following)
-            received.append(following)
-            following += 1
-        elif action == "finish" and unfinished:
-            offset = data.draw(st.sampled_from(unfinished))
-            ledger.finish(offset)
-            finished.add(offset)
-        unfinished = [o for o in received if o not in finished]
-        naive = (unfinished[0] if unfinished else received[-1] + 1) if received else None
-        assert ledger.unfinished == len(unfinished)
-        assert ledger.commit_point() == (None if naive == committed else naive)
-        if action == "commit" and naive is not None:
-            ledger.committed(naive)
-            assert committed is None or naive >= committed
-            committed = naive
+    for offset in range(100_000):
+        ledger.receive(offset)
+        ledger.finish(offset)
+    assert len(ledger._offsets) == len(ledger._done) <= TRIM_FROM
+    assert ledger.commit() == (100_000, "", 1)
 
 
 def test_each_assignment_has_an_epoch_of_its_own() -> None:
@@ -114,7 +235,8 @@ def test_a_stale_completion_never_touches_the_new_assignment() -> None:
     ledger.assign([P0])
     ledger.receive(*P0, 5)
     assert ledger.finish(old) is False
-    assert ledger.commit_points("test.news") == {P0: 5}
+    assert ledger.stale == 1
+    assert ledger.commits("test.news") == {P0: (5, "", 2)}
 
 
 def test_a_forgotten_partition_takes_nothing() -> None:
@@ -126,8 +248,8 @@ def test_a_forgotten_partition_takes_nothing() -> None:
     ledger.forget([P0])
     assert ledger.receive(*P0, 6) is None
     assert ledger.finish(origin) is False
-    assert ledger.commit_points("test.news") == {}
-    ledger.committed({P0: 6})
+    assert ledger.commits("test.news") == {}
+    ledger.committed({P0: Commit(6, "", 1)})
     assert ledger.partitions("test.news") == []
 
 
@@ -140,11 +262,36 @@ def test_points_are_kept_apart_by_topic() -> None:
         origin = ledger.receive(*partition, offset)
         assert origin is not None
         assert ledger.finish(origin)
-    assert ledger.commit_points("test.news") == {P0: 4, P1: 9}
-    assert ledger.commit_points("test.filings") == {("test.filings", 0): 101}
-    ledger.committed({P0: 4})
-    assert ledger.commit_points("test.news") == {P1: 9}
-    assert ledger.unfinished(["test.news", "test.filings"]) == 0
+    assert ledger.commits("test.news") == {P0: (4, "", 1), P1: (9, "", 1)}
+    assert ledger.commits("test.filings") == {("test.filings", 0): (101, "", 2)}
+    ledger.committed({P0: Commit(4, "", 1)})
+    assert ledger.commits("test.news") == {P1: (9, "", 1)}
+
+
+def test_a_commit_of_an_older_assignment_is_not_taken_for_one_of_this() -> None:
+    """A confirmation that arrives after a revoke and a return leaves the new assignment's own commit to be made."""
+    ledger = Ledger()
+    ledger.assign([P0])
+    late: dict[Partition, Commit] = {}
+    for _ in range(2):
+        origin = ledger.receive(*P0, 5)
+        assert origin is not None
+        ledger.finish(origin)
+        late = late or ledger.commits("test.news")
+        if ledger._epoch == 1:
+            ledger.assign([P0])
+    ledger.committed(late)
+    assert ledger.commits("test.news") == {P0: (6, "", 2)}
+
+
+def test_unfinished_work_is_counted_over_topics() -> None:
+    """What has no confirmed outcome yet is counted for the topics that are asked about."""
+    ledger = Ledger()
+    ledger.assign([P0, ("test.filings", 0)])
+    ledger.receive(*P0, 3)
+    ledger.receive("test.filings", 0, 3)
+    assert ledger.unfinished(["test.news"]) == 1
+    assert ledger.unfinished(["test.news", "test.filings"]) == 2
 
 
 _moves = st.lists(
@@ -180,5 +327,5 @@ def test_no_history_of_rebalances_commits_past_unfinished_work(moves: list[tuple
             origin = origins.pop(number % len(origins))
             assert ledger.finish(origin) == (origin in current.get(origin[:2], []))
             done.add(origin)
-        for where, point in ledger.commit_points("test.news").items():
-            assert all(o.offset >= point for o in current[where] if o not in done)
+        for where, commit in ledger.commits("test.news").items():
+            assert all(o.offset >= commit.offset for o in current[where] if o not in done)

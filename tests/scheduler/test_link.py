@@ -140,16 +140,6 @@ async def test_another_protocol_is_refused() -> None:
         assert one.heard.calls.empty()
 
 
-async def test_a_worker_whose_id_is_not_its_address_is_refused() -> None:
-    """Work is sent to the id of the hello; were that not the socket's identity, it would reach nobody."""
-    async with bench() as one:
-        dealer = one.dealer("socket-name")
-        await dealer.send(make.hello("another-name"))
-        reason = (await dealer.expect(Refused)).reason
-        assert "another-name" in reason
-        assert one.heard.calls.empty()
-
-
 async def test_a_stranger_is_asked_who_it_is() -> None:
     """A worker that outlived the scheduler it knew is asked to say hello again, and then joins."""
     async with bench() as one:
@@ -256,31 +246,61 @@ async def test_a_repeated_hello_changes_nothing() -> None:
 
 
 async def test_a_worker_that_restarts_under_its_name_died_before() -> None:
-    """Another process under a known name: the first one is dead, its work must run elsewhere, and the new one joins."""
+    """Another process under a known id: the first one is dead, its work must run elsewhere, and the new one joins."""
     async with bench() as one:
         old = await one.welcomed(pid=100)
         old.close()
-        new = one.dealer()
-        await new.send(make.hello(pid=200))
-        await new.expect(Welcome)
-        left, joined = await one.heard.next(), await one.heard.next()
-        assert left[:2] == ("left", "w1")
-        assert left[3] is True
-        assert joined == ("joined", "w1")
+        new = one.dealer("another socket")
+        assert isinstance(await new.introduce(make.hello(pid=200)), Welcome)
+        assert await one.heard.until("left") == ("left", "w1", "restarted under the same name", True)
+        assert await one.heard.next() == ("joined", "w1")
 
 
 async def test_a_restart_with_the_same_process_id_is_noticed() -> None:
-    """In a container every life has the same process id: a hello after the worker was in the session is a new life."""
+    """In a container every life has the same process id, but never the same socket."""
     async with bench() as one:
         old = await one.welcomed(pid=1)
-        await old.send(_results())
-        assert await one.heard.next() == ("results", "w1", [1])
         old.close()
-        new = one.dealer()
-        await new.send(make.hello(pid=1))
-        await new.expect(Welcome)
-        assert (await one.heard.next())[:2] == ("left", "w1")
+        new = one.dealer("another socket")
+        assert isinstance(await new.introduce(make.hello(pid=1)), Welcome)
+        assert (await one.heard.until("left"))[3] is True
         assert await one.heard.next() == ("joined", "w1")
+
+
+async def test_a_process_that_says_hello_again_did_not_die() -> None:
+    """A worker that was in the session and greets anew has dropped its work: that must run again, without a death."""
+    async with bench() as one:
+        dealer = await one.welcomed(pid=1)
+        await dealer.send(_results(), make.hello(pid=1))
+        await dealer.expect(Welcome)
+        assert await one.heard.until("left") == ("left", "w1", "said hello again", False)
+        assert await one.heard.next() == ("joined", "w1")
+
+
+async def test_a_closed_connection_is_noticed_at_once() -> None:
+    """No heartbeat is awaited and no silence: the connection's end alone tells that a worker is away, then lost."""
+    async with bench(heartbeat_seconds=60.0, dead_after_seconds=3600.0) as one:
+        dealer = await one.welcomed()
+        dealer.close()
+        assert await one.heard.next() == ("away", "w1")
+
+
+async def test_work_moves_without_a_heartbeat() -> None:
+    """Some moments after the connection's end the work is given to others, while the silence limit is far away."""
+    async with bench(heartbeat_seconds=0.1, dead_after_seconds=3600.0) as one:
+        dealer = await one.welcomed()
+        dealer.close()
+        assert await one.heard.until("lost") == ("lost", "w1")
+
+
+async def test_what_a_worker_runs_for_nobody_is_aborted() -> None:
+    """A heartbeat's list goes to the scheduler, and what it says should not run there is aborted."""
+    async with bench() as one:
+        dealer = await one.welcomed()
+        one.heard.unwanted = [2]
+        await dealer.send(Heartbeat(session=SESSION, in_flight=2, steps=1, request_ids=[1, 2]))
+        assert await dealer.expect(Abort) == Abort(session=SESSION, request_ids=[2])
+        assert await one.heard.next() == ("heartbeat", "w1", [1, 2])
 
 
 async def test_a_silent_worker_dies_and_a_beating_one_lives() -> None:

@@ -165,7 +165,7 @@ async def test_a_retraction_names_what_it_takes_back(kafka_settings: KafkaSettin
         instruments=["ACME"],
     )
     async with _desk(kafka_settings) as desk:
-        desk.outcomes.retraction(event, ORIGIN, (), {Stage.RECEIVED: make.EVENT_TIME_NS})
+        desk.outcomes.retraction(event, ORIGIN, Original(None, b"{}", ()), {Stage.RECEIVED: make.EVENT_TIME_NS})
         (record,) = await desk.published(kafka_settings.topics.signals)
     signal = decode_json(record.value, Signal)
     assert record.key == b"ACME"

@@ -6,13 +6,15 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from aiokafka.errors import MessageSizeTooLargeError
 
 from ops.embedded import free_port
 from ops.topics import DEAD_LETTER_BYTES
 from scheduler.errors import PublishError
-from scheduler.publisher import MAX_BATCH_BYTES, OutHeaders, Publisher
+from scheduler.publisher import MAX_BATCH_BYTES, OutHeaders, Publisher, Record
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
 from tests.conftest import Broker
@@ -144,13 +146,42 @@ async def test_what_cannot_be_published_is_heard_of(kafka_settings: KafkaSetting
         assert publisher.pending == 1
 
 
-async def test_a_record_that_the_broker_refuses_is_heard_of(kafka: Broker, kafka_settings: KafkaSettings) -> None:
-    """A refusal is a typed failure, nothing is confirmed for it, and a flush does not hang on it."""
+async def test_a_record_that_the_broker_refuses_stops_nothing_else(
+    kafka: Broker, kafka_settings: KafkaSettings
+) -> None:
+    """One record too large in the middle of many: it comes back alone, the others arrive once and in their order."""
     if kafka.embedded:
         pytest.skip("the embedded broker takes records of any size; needs a real Kafka")
     topic = kafka_settings.topics.signals
+    receipts: list[Any] = []
+    refused: list[tuple[str, Record, Exception]] = []
+    publisher = Publisher(kafka_settings, "test", receipts.extend, lambda *told: refused.append(told))
+    await publisher.start()
+    try:
+        for number in range(300):
+            size = 1_200_000 if number == 150 else 100
+            publisher.publish(topic, b"k", b"%03d" % number + b"x" * size, [], number)
+        assert await publisher.flush(30)
+        assert publisher.pending == publisher.pending_bytes == 0
+    finally:
+        await publisher.stop()
+    others = [n for n in range(300) if n != 150]
+    assert receipts == others
+    assert [int(r.value[:3]) for r in await read(kafka_settings, topic)] == others
+    ((where, record, error),) = refused
+    assert (where, record.receipt) == (topic, 150)
+    assert isinstance(error, MessageSizeTooLargeError)
+    assert publisher.republished == 0
+
+
+async def test_without_anyone_to_take_it_a_refused_record_is_a_failure(
+    kafka: Broker, kafka_settings: KafkaSettings
+) -> None:
+    """A refusal that nobody takes is a typed failure, nothing is confirmed for it, and a flush does not hang on it."""
+    if kafka.embedded:
+        pytest.skip("the embedded broker takes records of any size; needs a real Kafka")
     async with _publisher(kafka_settings) as (publisher, receipts):
-        publisher.publish(topic, b"k", b"x" * 1_200_000, [], "too large")
+        publisher.publish(kafka_settings.topics.signals, b"k", b"x" * 1_200_000, [], "too large")
         assert publisher.failure is not None
         with pytest.raises(PublishError, match="MessageSizeTooLarge"):
             async with asyncio.timeout(20):

@@ -7,7 +7,7 @@ import pytest
 from scheduler.outcomes import Outcomes
 from scheduler.publisher import OutHeaders, Publisher
 from scheduler.stats import Stats
-from scheduler.work import Origin
+from scheduler.work import Origin, Original
 from schemas.codec import decode_json
 from schemas.enums import NewsStatus, SignalKind
 from schemas.records import NewsEvent, Signal
@@ -48,7 +48,9 @@ def test_a_kill_retracts_every_version(supersedes: str | None, earlier: list[str
         earlier=earlier,
         instruments=["VNTR"],
     )
-    Outcomes(publisher, Topics(), Stats(CLASSES)).retraction(killed, Origin("t", 0, 1, 1), (), {})
+    Outcomes(publisher, Topics(), Stats(CLASSES)).retraction(
+        killed, Origin("t", 0, 1, 1), Original(None, b"{}", ()), {}
+    )
     (value,) = publisher.values
     signal = decode_json(value, Signal)
     assert signal.kind is SignalKind.RETRACTION

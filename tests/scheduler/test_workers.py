@@ -207,3 +207,106 @@ def test_only_workers_that_take_urgent_work_keep_room_for_it(classes: list[str],
         for work, worker_id in plan:
             planner.prefilled(worker_id, work.request_id)  # so that the steps have room again
     assert dispatched == slots
+
+
+def _two_workers_with(*works: Work) -> tuple[WorkerRegistry, Planner, _Events]:
+    """Return a registry whose worker w1 has all of this work, and w2 beside it."""
+    registry, planner, events = _registry()
+    registry.worker_joined(make.hello("w1"))
+    for work in works:
+        planner.add(work)
+    planner.plan(0)
+    registry.worker_joined(make.hello("w2"))
+    events.calls.clear()
+    return registry, planner, events
+
+
+def _run(planner: Planner) -> dict[str, list[Work]]:
+    """Plan, and return what each worker has then."""
+    planner.plan(0)
+    return {worker: planner.in_flight_at(worker) for worker in ("w1", "w2", "w3")}
+
+
+def test_a_worker_without_a_connection_gets_nothing_new() -> None:
+    """What comes while it is away goes to the others, and what it has stays with it; back, it takes work again."""
+    registry, planner, _ = _two_workers_with(old := make.work())
+    registry.worker_away("w1")
+    planner.add(new := make.work(deadline_ns=1))
+    assert _run(planner) == {"w1": [old], "w2": [new], "w3": []}
+    registry.worker_away("w2")
+    planner.add(third := make.work(deadline_ns=2))
+    assert _run(planner) == {"w1": [old], "w2": [new], "w3": []}
+    assert registry.worker_back("w1") == []
+    assert _run(planner)["w1"] == [old, third]
+
+
+def test_work_of_a_lost_worker_moves_and_a_death_is_counted_when_it_is_known() -> None:
+    """Once the connection stays away the work runs elsewhere, with no death; the death comes later, and once."""
+    registry, planner, events = _two_workers_with(work := make.work())
+    registry.worker_away("w1")
+    registry.worker_lost("w1")
+    assert events.calls == [("gone", [work], False)]
+    assert work.deaths == 0
+    planner.add(work)
+    assert _run(planner) == {"w1": [], "w2": [work], "w3": []}
+    registry.worker_left("w1", "silent", died=True)
+    assert work.deaths == 1
+    assert events.calls[-1] == ("gone", [], True)
+    assert _run(planner)["w2"] == [work]
+
+
+def test_a_worker_that_comes_back_did_not_kill_anything() -> None:
+    """Nothing is held against the work that moved, and its old run is named to be aborted."""
+    registry, planner, events = _two_workers_with(work := make.work())
+    request_id = work.request_id
+    registry.worker_away("w1")
+    registry.worker_lost("w1")
+    planner.add(work)
+    planner.plan(0)
+    assert registry.worker_back("w1") == [request_id]
+    registry.worker_left("w1", "goodbye", died=True)
+    assert work.deaths == 0
+    assert events.calls[-1] == ("gone", [], True)
+
+
+def test_work_of_two_lost_workers_meets_no_third() -> None:
+    """While it is open whether the first one died the second loss keeps its work; two deaths then quarantine it."""
+    registry, planner, events = _two_workers_with(work := make.work())
+    registry.worker_away("w1")
+    registry.worker_lost("w1")
+    planner.add(work)
+    assert _run(planner)["w2"] == [work]
+    registry.worker_joined(make.hello("w3"))
+    registry.worker_away("w2")
+    registry.worker_lost("w2")
+    assert _run(planner) == {"w1": [], "w2": [work], "w3": []}
+    registry.worker_left("w1", "silent", died=True)
+    assert work.deaths == 1
+    assert _run(planner) == {"w1": [], "w2": [work], "w3": []}
+    registry.worker_left("w2", "silent", died=True)
+    assert events.calls[-1] == ("gone", [work], True)
+
+
+def test_work_that_was_in_flight_at_a_death_waits_for_the_second_verdict() -> None:
+    """Its second worker is lost: only when that is known to be no death does it run anywhere else."""
+    registry, planner, events = _two_workers_with(work := make.work())
+    work.deaths = 1
+    registry.worker_away("w1")
+    registry.worker_lost("w1")
+    assert events.calls == [("gone", [], False)]
+    assert _run(planner)["w1"] == [work]
+    assert registry.worker_back("w1") == []
+    assert _run(planner)["w1"] == [work]
+    assert work.deaths == 1
+
+
+def test_requests_that_a_worker_does_not_have_run_again() -> None:
+    """What three heartbeats in a row do not list was lost on the way: its budget is free and it is handed back."""
+    registry, planner, events = _two_workers_with(lost := make.work(), here := make.work(deadline_ns=1))
+    listed = [here.request_id, 7]
+    missing = lost.request_id
+    assert [registry.heartbeat("w1", listed) for _ in range(3)] == [[7], [7], [7, missing]]
+    assert events.calls == [("gone", [lost], False)]
+    assert planner.in_flight_at("w1") == [here]
+    assert registry.status()[0].in_flight == 1
+    assert registry.heartbeat("nobody", [1]) == []

@@ -135,12 +135,12 @@ class RunningWorker:
 
 
 @pytest.fixture
-async def start_worker(link: LinkSettings) -> AsyncIterator[Callable[[WorkerSettings], RunningWorker]]:
-    """Start workers on the link; whatever still runs at the end of the test is cancelled."""
+async def start_worker(link: LinkSettings) -> AsyncIterator[Callable[..., RunningWorker]]:
+    """Start workers on the link, with other time limits if given; what still runs at the end is cancelled."""
     async with AsyncExitStack() as stack:
 
-        def start(settings: WorkerSettings) -> RunningWorker:
-            worker = RunningWorker(settings, link)
+        def start(settings: WorkerSettings, **limits: float) -> RunningWorker:
+            worker = RunningWorker(settings, link.model_copy(update=limits))
 
             async def end() -> None:
                 worker.task.cancel()

@@ -29,22 +29,22 @@ from schemas.frames import (
     encode_frame,
 )
 from schemas.identity import tokenizer_hash
-from schemas.settings import LinkSettings, WorkerSettings
+from schemas.settings import LinkSettings
 from tests.workers.conftest import BRIEF, INSTANT, PATIENCE, STUCK, FakeScheduler, RunningWorker, make_request
 from workers.engine import EngineDiedError, WorkerState, printable
-from workers.link import WorkerLink, worker_identity
+from workers.link import WorkerLink, socket_identity, worker_identity
 from workers.process import serve
 
-Start = Callable[[WorkerSettings], RunningWorker]
+Start = Callable[..., RunningWorker]
 
 
 async def test_hello_repeats_until_welcome(scheduler: FakeScheduler, start_worker: Start) -> None:
-    """A worker introduces itself again and again until somebody answers, with its identity as routing id."""
+    """A worker introduces itself again and again until somebody answers, from a socket named after it."""
     start_worker(INSTANT)
     first = await scheduler.expect(Hello)
     second = await scheduler.expect(Hello)
     assert first == second
-    assert scheduler.identity == b"worker-1"
+    assert scheduler.identity.startswith(b"worker-1~")
     assert {extractor.name for extractor in first.extractors} == {"headline", "filing"}
     assert first.limits.max_num_seqs == INSTANT.max_num_seqs
 
@@ -220,7 +220,7 @@ async def test_a_drain_that_takes_too_long_is_cut_short(
 async def test_a_dead_engine_ends_the_worker(
     scheduler: FakeScheduler, start_worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the engine dies, its work is reported as retryable, the worker says goodbye and ends with an error."""
+    """When the engine dies the goodbye says so, no failure hides the death, and the worker ends with an error."""
     worker = start_worker(BRIEF)
     await scheduler.welcome("a")
 
@@ -229,11 +229,68 @@ async def test_a_dead_engine_ends_the_worker(
 
     monkeypatch.setattr("workers.sim_core.SimCore.apply", explode)
     scheduler.send(Requests(session="a", requests=[make_request(1), make_request(2)]))
-    failures = await scheduler.expect(Failures)
-    assert {failure.request_id: failure.retryable for failure in failures.failures} == {1: True, 2: True}
-    await scheduler.expect(Goodbye)
+    while not isinstance(frame := await scheduler.receive(), Goodbye):
+        assert isinstance(frame, Heartbeat), frame
+    assert frame.died
+    assert "no step" in frame.reason
     with pytest.raises(EngineDiedError, match="no step"):
         await worker.ended()
+
+
+async def test_a_stuck_engine_ends_the_worker(scheduler: FakeScheduler, start_worker: Start) -> None:
+    """An engine that has requests and makes no steps counts as dead, however healthy the heartbeat, and says why."""
+    worker = start_worker(STUCK, stuck_after_seconds=0.3)
+    await scheduler.welcome("a")
+    scheduler.send(Requests(session="a", requests=[make_request(1), make_request(2)]))
+    goodbye = await scheduler.expect(Goodbye)
+    assert goodbye.died
+    with pytest.raises(EngineDiedError, match=r"2 requests and made no step for .*link\.stuck_after_seconds is 0\.3"):
+        await worker.ended()
+
+
+async def test_a_slow_engine_is_not_stuck(scheduler: FakeScheduler, start_worker: Start) -> None:
+    """Requests that take several times the limit are fine as long as the engine makes steps."""
+    start_worker(BRIEF, stuck_after_seconds=0.3)
+    await scheduler.welcome("a")
+    scheduler.send(Requests(session="a", requests=[make_request(1, extractor="filing")]))
+    result = (await scheduler.expect(Results)).results[0]
+    assert result.completed_ns - result.engine_started_ns > 2 * 0.3e9
+
+
+async def test_a_heartbeat_lists_what_the_worker_has(scheduler: FakeScheduler, start_worker: Start) -> None:
+    """The scheduler can compare: every request that was taken and has not ended, and none that was reported before."""
+    start_worker(BRIEF)
+    await scheduler.welcome("a")
+    scheduler.send(Requests(session="a", requests=[make_request(2, extractor="filing"), make_request(1)]))
+    listed: list[int] = []
+    reported: set[int] = set()
+    while listed != [2]:
+        frame = await scheduler.receive()
+        if isinstance(frame, Results):
+            reported.update(result.request_id for result in frame.results)
+        elif isinstance(frame, Heartbeat):
+            assert frame.request_ids is not None
+            listed = frame.request_ids
+            assert not reported.intersection(listed)
+            assert listed == sorted(listed)
+    assert reported == {1}
+
+
+async def test_a_long_list_is_left_out(
+    scheduler: FakeScheduler, start_worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat's size is bounded: with more requests than that it only counts them."""
+    monkeypatch.setattr("workers.process.MOST_LISTED", 2)
+    start_worker(STUCK)
+    await scheduler.welcome("a")
+    scheduler.send(Requests(session="a", requests=[make_request(n) for n in (1, 2)]))
+    while (beat := await scheduler.expect(Heartbeat)).in_flight != 2:
+        pass
+    assert beat.request_ids == [1, 2]
+    scheduler.send(Requests(session="a", requests=[make_request(3)]))
+    while (beat := await scheduler.expect(Heartbeat)).in_flight != 3:
+        pass
+    assert beat.request_ids is None
 
 
 async def test_refusal_is_a_configuration_error(scheduler: FakeScheduler, start_worker: Start) -> None:
@@ -243,7 +300,7 @@ async def test_refusal_is_a_configuration_error(scheduler: FakeScheduler, start_
     scheduler.send(Refused(reason="another tokenizer\x1b[31m"))
     with pytest.raises(ConfigError, match=r"another tokenizer\?\[31m") as caught:
         await worker.ended()
-    assert caught.value.setting == "worker.model"
+    assert caught.value.setting == "worker"
 
 
 async def test_an_undecodable_frame_is_passed_over(scheduler: FakeScheduler, start_worker: Start) -> None:
@@ -323,6 +380,13 @@ def test_identities_differ() -> None:
     """A worker without a configured id gets one of its own; a configured one is kept."""
     assert worker_identity("gpu-7") == "gpu-7"
     assert worker_identity("") != worker_identity("")
+
+
+def test_no_two_processes_have_one_socket_identity() -> None:
+    """Even under one id each process, and each life of a worker, has a socket name of its own that ZeroMQ takes."""
+    names = {socket_identity("w" * length) for length in (1, 1, 255, 255, 1000)}
+    assert len(names) == 5
+    assert max(len(name) for name in names) <= 255
 
 
 def test_printable_keeps_control_characters_out() -> None:
