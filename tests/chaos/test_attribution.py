@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from scheduler.offset_map import encode
 from tests.chaos.attribution import Cause, count, explain
+from tests.chaos.commits import covers
 from tests.chaos.groups import Committed, Groups
 from tests.chaos.incidents import CRASH, PRODUCER_REBUILT, UNDRAINED, UNDRAINED_STOP, Incident
 from tests.chaos.ledger import Repeat, account
@@ -124,6 +126,16 @@ def test_a_kill_may_repeat_what_it_had_in_flight_and_no_more() -> None:
     assert (kill.redone, kill.within) == (1, False)
 
 
+def test_a_commit_covers_what_its_map_says() -> None:
+    """Offsets below the commit and those finished in its map are covered; a map that cannot be read covers nothing."""
+    metadata = encode(10, [(12, 15), (20, 21)])
+    assert metadata is not None
+    commit = Committed(offset=10, metadata=metadata)
+    assert [offset for offset in range(8, 24) if covers(commit, offset)] == [8, 9, 12, 13, 14, 20]
+    for broken in ("", "rubbish", metadata[:-4]):
+        assert [n for n in range(8, 24) if covers(Committed(offset=10, metadata=broken), n)] == [8, 9]
+
+
 def test_a_conflict_of_a_kill_counts_as_one_of_its_duplicates() -> None:
     """A headline that expired when it was done again was in flight at the kill like any other."""
     killed = incident("scheduler_kill", ONE, 10.5, groups=committed(0), unfinished=0)
@@ -161,7 +173,7 @@ def test_a_schedulers_log_tells_of_undrained_partitions_and_new_producers() -> N
         json.dumps({"event": "partitions_revoked", "topic": NEWS, "partitions": [0], "drained": True, **stamp}),
         json.dumps({"event": "partitions_revoked", "topic": NEWS, "partitions": [0, 3], "drained": False, **stamp}),
         json.dumps({"event": "scheduler_drained", "complete": False, **stamp}),
-        json.dumps({"event": "producer_rebuilt", **stamp}),
+        json.dumps({"event": "producer_made_anew", **stamp}),
         '{"event": "scheduler_run',
     ]
     undrained, stop, rebuilt = incidents_in(ONE, lines)

@@ -11,7 +11,7 @@ from tests.chaos.plan import FaultKind
 
 REVOKED = "partitions_revoked"
 STOPPED = "scheduler_drained"
-REBUILT = frozenset({"producer_rebuilt"})
+REBUILT = frozenset({"producer_made_anew"})
 """Names of log events."""
 
 
