@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ops.child import Child
+from ops.child import TetheredProcess
 from tests.chaos.broker import ROOT
 
 RESTART_SECONDS = 0.5
@@ -45,7 +45,7 @@ class Managed:
     log: Path
     wanted: bool = False
     starts: int = 0
-    child: Child | None = None
+    child: TetheredProcess | None = None
     lives: list[tuple[int, int]] = field(default_factory=list)
     """Process id and wall-clock time (ns) of each start."""
 
@@ -58,7 +58,7 @@ class Managed:
         """Start it and keep it running."""
         self.wanted = True
         if self.pid is None:
-            self.child = Child(self.command, ROOT, self.log)
+            self.child = TetheredProcess(self.command, ROOT, self.log)
             self.starts += 1
             self.lives.append((self.child.pid, time.time_ns()))
 
