@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,11 +185,9 @@ def write(run: Run, directory: Path) -> None:
         for phantom in ledger.phantoms:
             out.write(json.dumps({"phantom": phantom}) + "\n")
     with (directory / "completions.csv").open("w", encoding="utf-8") as out:
-        per_second: dict[int, int] = {}
-        for outcome in ledger.completions:
-            second = outcome.at_ms // 1000
-            per_second[second] = per_second.get(second, 0) + 1
-        out.writelines(f"{second},{number}\n" for second, number in sorted(per_second.items()))
+        counted = Counter((o.at_ms // 1000, o.source.topic, o.source.partition) for o in ledger.completions)
+        out.write("second,topic,partition,completions\n")
+        out.writelines(f"{second},{topic},{n},{count}\n" for (second, topic, n), count in sorted(counted.items()))
 
 
 def _words(values: dict[str, int] | dict[str, float]) -> str:
