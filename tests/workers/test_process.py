@@ -250,9 +250,9 @@ async def test_a_stuck_engine_ends_the_worker(scheduler: FakeScheduler, start_wo
 
 async def test_a_slow_engine_is_not_stuck(scheduler: FakeScheduler, start_worker: Start) -> None:
     """Requests that take several times the limit are fine as long as the engine makes steps."""
-    start_worker(BRIEF, stuck_after_seconds=0.3)
+    start_worker(BRIEF.model_copy(update={"max_num_batched_tokens": 64}), stuck_after_seconds=0.3)
     await scheduler.welcome("a")
-    scheduler.send(Requests(session="a", requests=[make_request(1, extractor="filing")]))
+    scheduler.send(Requests(session="a", requests=[make_request(1, list(range(1, 1000)), "filing")]))
     result = (await scheduler.expect(Results)).results[0]
     assert result.completed_ns - result.engine_started_ns > 2 * 0.3e9
 
