@@ -75,6 +75,10 @@ class Admission:
         """
         readable: list[tuple[Event, Origin, ConsumerRecord, int]] = []
         for record, consumed in records:
+            if self._outcomes.stopped:
+                # A received offset without an outcome holds the commit back; one that was never received cannot. So
+                # nothing behind the one that was held may be received at all: a restart reads it again.
+                break
             origin = self._ledger.receive(topic, record.partition, record.offset)
             if origin is None:
                 continue  # revoked while the fetch was on its way; the new owner has it

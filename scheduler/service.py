@@ -17,6 +17,7 @@ from aiokafka import ConsumerRecord
 from scheduler.admit import Admission
 from scheduler.broker_watch import BrokerWatch
 from scheduler.commits import Committer
+from scheduler.dead_letter_limit import DeadLetterLimit
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
@@ -25,6 +26,8 @@ from scheduler.metrics import MetricsServer
 from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
 from scheduler.planner import Plan, Planner
 from scheduler.publisher import Publisher, Record
+from scheduler.quarantine import blame
+from scheduler.retries import Retries
 from scheduler.room import Room
 from scheduler.stamps import StampWriter
 from scheduler.stats import Stats
@@ -36,12 +39,13 @@ from scheduler.workers import WorkerRegistry
 from schemas.errors import ErrorKind
 from schemas.frames import Failure, Request, Result, Started
 from schemas.settings import KafkaSettings, LinkSettings, RedisSettings, SchedulerSettings
-from schemas.status import ClassStatus, SchedulerStatus
+from schemas.status import STOPPED_BY_DEAD_LETTERS, ClassStatus, SchedulerStatus
 
 log = structlog.get_logger()
 
-MAX_DEATHS = 2
-"""A request in flight at this many worker deaths is quarantined: it may be what kills them (vllm#43920)."""
+KILLED = "killed by its source before it was answered"
+SESSION_DIGITS = 8
+"""Of this life's random name, in a header of everything that is written: enough to tell two lives apart."""
 MAX_UNCONFIRMED = 20_000
 """Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
 MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
@@ -91,12 +95,19 @@ class Scheduler:
         self._state = "starting"
         self._stats = Stats(settings.classes)
         # Microseconds since the epoch: ids of this life and of the one before can never meet.
-        self._planner = Planner(settings.classes, settings.valve, first_request_id=time.time_ns() // 1000)
+        self._planner = Planner(
+            settings.classes,
+            settings.valve,
+            retries=Retries(settings.retry_ms, settings.retry_most_ms),
+            first_request_id=time.time_ns() // 1000,
+        )
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
         self._publisher, commits = self._make_publisher(kafka)
         self._broker = BrokerWatch(self._publisher, self._waits, settings.publish_seconds)
-        self._outcomes = Outcomes(self._publisher, topics, self._stats)
+        self._limit = DeadLetterLimit(settings.dead_letters)
+        written_by = f"{settings.id}/{self._session[:SESSION_DIGITS]}"
+        self._outcomes = Outcomes(self._publisher, topics, self._stats, self._limit, written_by)
         self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
         self._stamps = StampWriter(redis, topics, self._status)
         self._workers = WorkerRegistry(self._planner, settings, self)
@@ -106,9 +117,9 @@ class Scheduler:
         self._intakes = [
             Intake(topic, kafka, settings, self._ledger, self, trouble, commits.get(topic)) for topic in topics.inputs
         ]
-        self._metrics = MetricsServer(settings, self._status, self._stats)
+        self._metrics = MetricsServer(settings, self._status, self._stats, self._limit)
         self._pump_scheduled = False
-        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def _make_publisher(
         self, kafka: KafkaSettings
@@ -193,8 +204,8 @@ class Scheduler:
             await asyncio.gather(*starts, return_exceptions=True)
 
     async def _close(self) -> None:
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._admission.close()
         await self._publisher.stop()
         await self._stamps.stop(STAMPS_SECONDS)
@@ -206,6 +217,8 @@ class Scheduler:
             await asyncio.sleep(self._settings.commit_seconds)
             await asyncio.gather(*(intake.commit() for intake in self._intakes))
             self._watch_completions()
+            if (notice := self._limit.notice(time.monotonic())) is not None:
+                log.error("stopped_by_dead_letters", scheduler=self._settings.id, **notice._asdict())
 
     def _watch_completions(self) -> None:
         in_flight = self._planner.total_in_flight
@@ -219,7 +232,7 @@ class Scheduler:
         """Return whether more events of a topic may be taken in."""
         publisher = self._publisher
         piled_up = publisher.pending >= MAX_UNCONFIRMED or publisher.pending_bytes >= MAX_UNCONFIRMED_BYTES
-        return not piled_up and self._room.has_room(topic)
+        return not self._limit.tripped and not piled_up and self._room.has_room(topic)
 
     async def take(self, topic: str, records: list[tuple[ConsumerRecord, int]]) -> None:
         """Admit what intake fetched."""
@@ -261,6 +274,8 @@ class Scheduler:
     def _pump(self) -> None:
         self._pump_scheduled = False
         now = time.time_ns()
+        for work in self._planner.due(now):
+            self._again(work, now)
         plan = self._planner.plan(now)
         self._stats.revoked += len(plan.revoked)
         for work in plan.expired:
@@ -269,7 +284,7 @@ class Scheduler:
                 too_old = now >= work.toxic_ns
                 self._outcomes.expired(work, now, TOO_OLD if too_old else HOPELESS)
         self._send(plan, now)
-        self._arm_expiry(now)
+        self._arm_timer(now)
 
     def _send(self, plan: Plan, now: int) -> None:
         aborts: defaultdict[str, list[int]] = defaultdict(list)
@@ -296,14 +311,15 @@ class Scheduler:
         for worker_id in requests.keys() | plan.policies.keys():
             self._link.send_requests(worker_id, requests[worker_id], plan.policies.get(worker_id))
 
-    def _arm_expiry(self, now: int) -> None:
-        """Plan again when the next piece of work gets toxic, whatever else happens or does not."""
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
-        if (expiry := self._planner.next_expiry_ns()) is not None:
-            delay = min(max(0.0, (expiry - now) / NANOSECONDS), LONGEST_TIMER_SECONDS)
-            self._expiry_timer = asyncio.get_running_loop().call_later(delay, self._wake)
+    def _arm_timer(self, now: int) -> None:
+        """Plan again when the next piece of work gets toxic or may be tried again, whatever else happens or not."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        times = [t for t in (self._planner.next_expiry_ns(), self._planner.next_due_ns()) if t is not None]
+        if times:
+            delay = min(max(0.0, (min(times) - now) / NANOSECONDS), LONGEST_TIMER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     # What workers say (called by `WorkerRegistry`)
 
@@ -312,11 +328,11 @@ class Scheduler:
         self._wake()
 
     def worker_gone(self, lost: list[Work], *, died: bool) -> None:
-        """Requeue what a worker had, with its deadline; quarantine what was there at too many deaths."""
+        """Requeue what a worker had, with its deadline; quarantine what kills workers."""
         self._stats.worker_deaths += died
+        killer = blame(lost) if died else None
         for work in lost:
-            work.deaths += died
-            if work.deaths >= MAX_DEATHS:
+            if work is killer:
                 self._die(work, ErrorKind.QUARANTINED, f"in flight at {work.deaths} worker deaths")
             else:
                 self._requeue(work)
@@ -341,7 +357,7 @@ class Scheduler:
             return
         now = time.time_ns()
         if work.event_id in self._admission.killed:
-            self._outcomes.expired(work, now, "killed by its source before it was answered")
+            self._outcomes.expired(work, now, KILLED)
             return
         if work.toxic_ns and now > work.toxic_ns:
             self._outcomes.expired(work, now, "answered after its class's toxic age")
@@ -351,23 +367,38 @@ class Scheduler:
         self._outcomes.signal(work, result, engine, prompt_version)
 
     def request_failed(self, work: Work, failure: Failure) -> None:
-        """Try again where that may help, with the original deadline; else the event becomes a dead letter."""
+        """Try again later where that may help, with the original deadline; else the event becomes a dead letter."""
         self._stats.returned += 1
         work.refusals += 1
-        if failure.retryable and work.refusals < self._settings.max_attempts:
-            self._requeue(work)
-        else:
+        if not failure.retryable or work.refusals >= self._settings.max_attempts:
             self._die(work, failure.kind, failure.message)
+        elif self._still_ours(work):
+            self._stats.retried += 1
+            work.forget_run()
+            self._planner.retry(work, time.time_ns())
         self._wake()
 
-    def _requeue(self, work: Work) -> None:
-        if not self._ledger.owns(work.origin):
-            self._stats.stale_outcomes += 1
+    def _again(self, work: Work, now: int) -> None:
+        """Queue work that has waited for its next attempt, unless nobody wants it any more."""
+        if work.event_id in self._admission.killed:
             self._end(work)
-            return
-        self._stats.requeued += 1
-        work.forget_run()
-        self._planner.add(work)
+            self._outcomes.expired(work, now, KILLED)
+        else:
+            self._planner.add(work)
+
+    def _requeue(self, work: Work) -> None:
+        if self._still_ours(work):
+            self._stats.requeued += 1
+            work.forget_run()
+            self._planner.add(work)
+
+    def _still_ours(self, work: Work) -> bool:
+        """Return whether work that a worker gave back belongs to us; it has ended here when it does not."""
+        if self._ledger.owns(work.origin):
+            return True
+        self._stats.stale_outcomes += 1
+        self._end(work)
+        return False
 
     def _die(self, work: Work, kind: str, message: str) -> None:
         self._end(work)
@@ -414,7 +445,9 @@ class Scheduler:
 
     def _status(self) -> SchedulerStatus:
         state = self._state
-        if state == "running" and self._broker.away:
+        if state == "running" and self._limit.tripped:
+            state = STOPPED_BY_DEAD_LETTERS
+        elif state == "running" and self._broker.away:
             state = "kafka_away"
         elif state == "running" and (self._completions.stalled or any(intake.stalled for intake in self._intakes)):
             state = "stalled"
@@ -441,6 +474,7 @@ class Scheduler:
             workers=self._workers.status(),
             undecodable=self._stats.undecodable,
             stamps_dropped=self._stamps.dropped,
+            retrying=self._planner.retrying,
             unconfirmed=self._publisher.pending,
             unfinished=self._ledger.unfinished(intake.topic for intake in self._intakes),
         )

@@ -36,6 +36,8 @@ class State(IntEnum):
     IN_FLIGHT = 1
     DONE = 2
     DROPPED = 3
+    RETRYING = 4
+    """It failed and waits for its next attempt."""
 
 
 class Source(Struct, kw_only=True, frozen=True):
@@ -76,6 +78,8 @@ class Work(Struct, kw_only=True, gc=False):
         runs: how often it was given to a worker.
         deaths: how many workers died with it in flight.
         refusals: how often an engine failed it and said that another try may help.
+        suspect: it was in flight at too many deaths, with others: it runs apart from other suspects until it is clear
+            which of them kills engines.
         late: it can no longer meet its deadline, so it waits until nothing waits that still can.
         floor: it was dispatched as its class's guaranteed share.
         alone: when it was dispatched, its worker had no other urgent work.
@@ -106,6 +110,7 @@ class Work(Struct, kw_only=True, gc=False):
     runs: int = 0
     deaths: int = 0
     refusals: int = 0
+    suspect: bool = False
     late: bool = False
     floor: bool = False
     alone: bool = False
@@ -137,6 +142,11 @@ class Work(Struct, kw_only=True, gc=False):
         if self.first_token_ns:
             return Stage.FIRST_TOKEN
         return Stage.DISPATCHED if self.dispatched_ns else Stage.QUEUED
+
+    @property
+    def behind(self) -> bool:
+        """Whether it waits behind all other work of its class: its failures must not cost work that has none."""
+        return self.refusals > 0 or self.suspect
 
     def forget_run(self) -> None:
         """Clear what one run left behind, so that a requeued event looks queued; its deadline stays."""
