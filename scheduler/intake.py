@@ -239,7 +239,7 @@ class Intake:
         if paused != self.paused:
             self.paused = paused
             if paused:
-                log.info("intake_paused", topic=self.topic, reason="the queues are full")
+                log.info("intake_paused", topic=self.topic, reason="the scheduler takes no more for now")
             else:
                 log.info("intake_resumed", topic=self.topic)
 

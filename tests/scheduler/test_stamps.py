@@ -147,7 +147,7 @@ async def test_redis_killed_and_back_costs_stamps_only(own_redis: EmbeddedRedis,
     own_redis.stop()
     for number in range(1, 26):
         writer.add(_entry(number))
-    await until(lambda: writer._down)
+    await until(lambda: bool(writer._trouble))
     assert writer.dropped == 15
     own_redis.start()
     await until(lambda: writer.written == 11)
@@ -165,7 +165,7 @@ async def test_a_stop_while_redis_is_away_is_bounded_and_counts(own_redis: Embed
     own_redis.stop()
     for number in range(5):
         writer.add(_entry(number))
-    await until(lambda: writer._down)
+    await until(lambda: bool(writer._trouble))
     await writer.stop(2)
     assert (writer.written, writer.dropped) == (0, 5)
 
@@ -179,7 +179,7 @@ async def test_a_stop_just_after_redis_came_back_loses_nothing(own_redis: Embedd
     own_redis.stop()
     for number in range(5):
         writer.add(_entry(number))
-    await until(lambda: writer._down)
+    await until(lambda: bool(writer._trouble))
     own_redis.start()
     await writer.stop(5)
     assert len(await _written(settings, topics)) + writer.dropped == 5
@@ -194,7 +194,7 @@ async def test_a_key_of_another_type_costs_stamps_only(redis_settings: RedisSett
         await writer.start()
         for number in range(4):
             writer.add(_entry(number))
-        await until(lambda: writer._down)
+        await until(lambda: bool(writer._trouble))
         await writer.stop(5)
         assert (writer.written, writer.dropped) == (0, 4)
         await client.delete(topics.stamps_key)
