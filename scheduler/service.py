@@ -77,7 +77,7 @@ async def serve(
 
     Raises:
         ConfigError: a setting that an operator must mend.
-        UnavailableError: Kafka, Redis, a topic or the link's address cannot be used at start.
+        UnavailableError: Kafka, a topic or the link's address cannot be used at start, or Redis refuses us.
         SchedulerError: the scheduler cannot go on without losing events; everything unconfirmed stays uncommitted.
     """
     await Scheduler(settings, kafka, redis, link).run(stop)
