@@ -77,7 +77,7 @@ async def serve(
 
     Raises:
         ConfigError: a setting that an operator must mend.
-        UnavailableError: Kafka, Redis, a topic or the link's address cannot be used at start.
+        UnavailableError: Kafka, a topic or the link's address cannot be used at start, or Redis refuses us.
         SchedulerError: the scheduler cannot go on without losing events; everything unconfirmed stays uncommitted.
     """
     await Scheduler(settings, kafka, redis, link).run(stop)
@@ -191,6 +191,7 @@ class Scheduler:
         finally:
             self._state = "draining"
             log.info("scheduler_draining", in_flight=self._planner.total_in_flight, queued=self._planner.total_queued)
+            # The steps of `Intake.give_up`, for all partitions together. 1. Stop intake.
             commits.cancel()
             for intake in self._intakes:
                 intake.stop_fetching()
@@ -200,8 +201,10 @@ class Scheduler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             everything = {p for intake in self._intakes for p in self._ledger.partitions(intake.topic)}
+            # 2. Drop what is queued, and 3. wait for what runs and for its confirmations.
             drained = await self.drained(everything, self._settings.drain_seconds)
             await self._publisher.flush(FLUSH_SECONDS)
+            # 4. Commit; 5. to forget is to end.
             await asyncio.gather(*(intake.stop() for intake in self._intakes))
             log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
 

@@ -182,7 +182,9 @@ class StepGate:
         late = [s < r.prefill_tokens * per_token for s, r in zip(slack, urgent, strict=True)]
         takes = [not request.prefill_tokens for request in urgent]  # decodes cost next to nothing
         ends: dict[int, float] = {}
-        seconds, tightest = free.prefill_tokens * per_token, float("inf")
+        # What is being answered needs this step as well, and those after it: prompts that join must leave it in time.
+        answering = (s for s, r, gone in zip(slack, urgent, late, strict=True) if not r.prefill_tokens and not gone)
+        seconds, tightest = free.prefill_tokens * per_token, min(answering, default=float("inf"))
         order = sorted(range(len(urgent)), key=lambda i: (late[i], urgent[i].deadline_ns // GRAIN_NS, i))
         for i in order:
             if takes[i]:

@@ -39,9 +39,11 @@ __all__ = [
     "VERSION",
     "EngineDeadError",
     "build",
+    "grammar_problem",
     "label_params",
     "limits",
     "object_params",
+    "plain_params",
     "step_scheduler_on",
     "steps_ahead",
     "tokens_input",
@@ -225,6 +227,28 @@ def object_params(prompt: Prompt) -> Any:
         structured_outputs=StructuredOutputsParams(json=prompt.template.json_schema),
         output_kind=RequestOutputKind.DELTA,
     )
+
+
+def plain_params(tokens: int) -> Any:
+    """Return how a benchmark's filler is sampled: exactly so many tokens, whatever they say."""
+    return SamplingParams(max_tokens=tokens, min_tokens=tokens, temperature=0.0, detokenize=False)
+
+
+def grammar_problem(prompt: Prompt) -> str | None:
+    """Return why vLLM would not take the grammar of a prompt's answer, or None.
+
+    It is vLLM's own check of each request; there is no public way to ask for it without an engine.
+    """
+    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
+
+    params = label_params(prompt) if prompt.heads else object_params(prompt)
+    if params.structured_outputs is None:
+        return None
+    try:
+        validate_xgrammar_grammar(params)
+    except REFUSALS as error:
+        return str(error).strip().splitlines()[0]
+    return None
 
 
 @contextlib.contextmanager

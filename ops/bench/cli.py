@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ops.commands.options import Config, Json, needs_extra, settings_of
+from ops.commands.options import Config, Json, Model, needs_extra, settings_of
 from ops.runtime import run
+from ops.text import stdout_console
 
 app = typer.Typer(no_args_is_help=True, help="Measure Tapewire on this machine.")
 
@@ -175,3 +176,28 @@ def fidelity(
         sys.stdout.write(json.dumps(result.as_dict()) + "\n")
     else:
         bench.table(result, Console())
+
+
+@app.command()
+def heads(
+    *,
+    model: Model = None,
+    headlines: Annotated[int, typer.Option(min=10, help="Texts per figure.")] = 60,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Two ways to ask all heads of a headline on real vLLM, and whether answers hold under load. Takes minutes."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from ops.bench import heads as bench
+
+    settings = settings_of(config, {"worker": {"model": model}} if model else None)
+    with Console(stderr=True).status("") as status:
+        result = run(
+            lambda _: bench.measure(settings, headlines, lambda message: status.update(escape(message))), drains=False
+        )
+    if as_json:
+        sys.stdout.write(json.dumps(result.as_dict()) + "\n")
+    else:
+        bench.show(result, stdout_console())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,9 +16,12 @@ from ops.quality.hostile import HARMLESS, Attack, Headline, load_hostile
 from ops.text import stdout_console
 from scheduler.tokens import Tokens
 from schemas.errors import UnavailableError
-from schemas.frames import pack_tokens
+from schemas.frames import pack_tokens, unpack_tokens
 from schemas.settings import WorkerSettings
+from workers.answer_words import AnswerWords
 from workers.calibration import Calibration, apply, find
+from workers.extractor_files import load_extractors
+from workers.prompts import load_tokenizer
 
 
 class Defence(StrEnum):
@@ -29,7 +32,9 @@ class Defence(StrEnum):
     TOKENS = "special tokens as text"
     """The text as it is; no character of it becomes a special token."""
     FULL = "and hygiene"
-    """What the scheduler does: special tokens as text, after `scheduler.hygiene`."""
+    """Special tokens as text, after `scheduler.hygiene`."""
+    HIDDEN = "and answer words hidden"
+    """And every word that is an answer to the direction hidden (`workers.answer_words`)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -128,6 +133,7 @@ async def measure(worker: WorkerSettings, extractor: str, concurrency: int, say:
     hostile = load_hostile()
     stored = stored_calibrations(worker)
     pairs = [(attack, headline) for attack in hostile.attacks for headline in hostile.headlines]
+    words = answer_words(worker, extractor)
     async with asking(worker, extractor, say) as asker:
         info = asker.description.info
         calibration = find(stored, info.model_revision, asker.extractor.prompt_version)
@@ -141,7 +147,7 @@ async def measure(worker: WorkerSettings, extractor: str, concurrency: int, say:
             failed=dict.fromkeys(Defence, 0),
         )
         for defence in Defence:
-            encode = encoder(asker, defence)
+            encode = encoder(asker, defence, words)
 
             def tell(line: str, defence: Defence = defence) -> None:
                 say(f"defence: {defence.value}, {line}")
@@ -153,8 +159,28 @@ async def measure(worker: WorkerSettings, extractor: str, concurrency: int, say:
     return report
 
 
-def encoder(asker: Asker, defence: Defence) -> Callable[[str], Tokens]:
+def answer_words(worker: WorkerSettings, extractor: str) -> list[str]:
+    """Return the words that answer the direction; none for an extractor that answers with an object.
+
+    Raises:
+        ConfigError: an extractor's file is wrong.
+    """
+    templates = [file.template for file in load_extractors(worker.extractors)]
+    heads = [head for each in templates if each.name == extractor for head in each.heads]
+    return [word for head in heads if head.name == DIRECTION for word in head.labels.values()]
+
+
+def encoder(asker: Asker, defence: Defence, words: Sequence[str] = ()) -> Callable[[str], Tokens]:
     """Return what turns a text into tokens under a defence."""
+    if defence is Defence.HIDDEN:
+        tokenizer = load_tokenizer(asker.description.tokenizer_json, asker.description.info.model)
+        answers = AnswerWords(tokenizer, words)
+
+        def hidden(text: str) -> Tokens:
+            tokens = asker.encode(text)
+            return Tokens(pack_tokens(answers.hide(unpack_tokens(tokens.ids))), tokens.count, tokens.truncated)
+
+        return hidden
     if defence is Defence.FULL:
         return asker.encode
     if defence is Defence.TOKENS:

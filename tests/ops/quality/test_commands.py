@@ -38,7 +38,7 @@ def test_eval_prints_one_object(labelled: Path, tmp_path: Path) -> None:
     assert found["n"] == 40
     assert found["majority"] == pytest.approx(14 / 40)
     assert {"accuracy", "macro_f1", "brier", "ece", "coverage", "raw", "reliability"} <= found.keys()
-    assert found["decode_steps_per_item"] == 1.0
+    assert found["decode_steps_per_item"] == 3.0, "one step per head of the headline"
     assert {label: figures["n"] for label, figures in found["latency_ms"].items()} == {
         "bullish": 14, "bearish": 13, "neutral": 13
     }  # fmt: skip

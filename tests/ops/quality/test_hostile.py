@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from ops.quality.ask import asking
 from ops.quality.hostile import HARMLESS, Attack, Headline, Place, load_hostile
-from ops.quality.injection import Defence, InjectionReport, Tally, encoder, measure
+from ops.quality.injection import Defence, InjectionReport, Tally, answer_words, encoder, measure
 from scheduler.hygiene import clean, same_length
 from scheduler.tokens import TextTokenizer
 from schemas.codec import is_readable
@@ -123,6 +123,21 @@ async def test_each_defence_is_what_it_says(tokenizer_json: bytes) -> None:
     assert number not in ids[Defence.TOKENS]
     plain = asker.tokenizer.encode([f"Loss widens {special[0].content}"], LIMIT)[0]
     assert ids[Defence.FULL] == unpack_tokens(plain.ids)
+    assert ids[Defence.HIDDEN] == ids[Defence.FULL]
+
+
+async def test_answer_words_are_hidden() -> None:
+    """Under the last defence no token of a text is a word that answers the direction."""
+    async with asking(SIM, "headline", lambda _: None) as asker:
+        words = answer_words(SIM, "headline")
+        assert len(words) == 3
+        text = f"Loss{words[0]} widens{words[1]}"
+        live, hidden = (encoder(asker, each, words)(text) for each in (Defence.FULL, Defence.HIDDEN))
+        spelt = Tokenizer.from_buffer(asker.description.tokenizer_json)
+    answers = {ids[0] for word in words if len(ids := spelt.encode(word).ids) == 1}
+    assert answers.intersection(unpack_tokens(live.ids))
+    assert live.count == hidden.count
+    assert answers.isdisjoint(unpack_tokens(hidden.ids))
 
 
 async def test_the_benchmark_counts_every_pair() -> None:
