@@ -7,7 +7,7 @@ import gc
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -353,10 +353,12 @@ class Scheduler:
         """A worker can take work."""
         self._wake()
 
-    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
+    def worker_gone(self, lost: list[Work], *, died: bool, moved: Sequence[Work] = ()) -> None:
         """Requeue what a worker had, with its deadline; quarantine what kills workers."""
         self._stats.worker_deaths += died
-        killer = blame(lost) if died else None
+        killer = blame([*lost, *moved]) if died else None
+        if killer is not None and not any(work is killer for work in lost):
+            killer.suspect = True  # it runs elsewhere by now; the next death with it in flight ends it
         for work in lost:
             if work is killer:
                 self._die(work, ErrorKind.QUARANTINED, f"in flight at {work.deaths} worker deaths")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from scheduler.filing_text import ChunkSize
 from scheduler.planner import Planner
 from scheduler.reconcile import Reconciler
 from scheduler.tokens import TextTokenizer, TokenizerFileError
-from scheduler.work import Work
+from scheduler.work import State, Work
 from schemas.frames import EngineInfo, Failure, Hello, Result, Started, StepReport, TokenizerFile
 from schemas.identity import tokenizer_hash
 from schemas.settings import ReserveSettings, SchedulerSettings
@@ -32,8 +33,14 @@ class WorkEvents(Protocol):
     def worker_ready(self) -> None:
         """A worker can take work."""
 
-    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
-        """A worker left this work behind, or lost it; it must run again."""
+    def worker_gone(self, lost: list[Work], *, died: bool, moved: Sequence[Work] = ()) -> None:
+        """A worker left this work behind, or lost it; it must run again.
+
+        Args:
+            lost: what must run again.
+            died: it was in flight at a death.
+            moved: as was this, which runs elsewhere since.
+        """
 
     def request_started(self, work: Work, started: Started) -> None:
         """A request produced its first token."""
@@ -217,8 +224,8 @@ class WorkerRegistry:
     def worker_left(self, worker_id: str, reason: str, *, died: bool) -> None:
         """Take a worker from the planner and hand back what it had."""
         member = self._members.pop(worker_id, None)
-        for _, work in member.moved if died and member else ():
-            work.deaths += 1
+        ended = (State.DONE, State.DROPPED)
+        moved = [work for _, work in member.moved if work.state not in ended] if died and member else []
         lost = self._planner.remove_worker(worker_id)
         for key in [k for k in self._made_by if k[0] == worker_id]:
             del self._made_by[key]
@@ -226,7 +233,7 @@ class WorkerRegistry:
             self._measure_text_limit()
         write = log.error if died else log.info
         write("worker_left", worker_id=worker_id, reason=reason, died=died, requeued=len(lost))
-        self._events.worker_gone(lost, died=died)
+        self._events.worker_gone(lost, died=died, moved=moved)
 
     def heartbeat(self, worker_id: str, request_ids: list[int]) -> list[int]:
         """Run again what a worker should have and does not; returns what it has and should not."""

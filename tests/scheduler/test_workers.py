@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from scheduler.filing_text import ChunkSize
 from scheduler.planner import Planner
+from scheduler.quarantine import blame
 from scheduler.work import State, Work
 from scheduler.workers import WorkerRegistry
 from schemas.enums import Direction
@@ -27,7 +29,9 @@ class _Events:
     def worker_ready(self) -> None:
         self.calls.append(("ready",))
 
-    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
+    def worker_gone(self, lost: list[Work], *, died: bool, moved: Sequence[Work] = ()) -> None:
+        if died:
+            blame([*lost, *moved])
         self.calls.append(("gone", lost, died))
 
     def request_started(self, work: Work, started: Started) -> None:
@@ -328,3 +332,17 @@ def test_requests_that_a_worker_does_not_have_run_again() -> None:
     assert planner.in_flight_at("w1") == [here]
     assert registry.status()[0].in_flight == 1
     assert registry.heartbeat("nobody", [1]) == []
+
+
+def test_what_moved_shares_the_blame_of_what_stayed() -> None:
+    """One of the lost kills workers and is named at its second death: that death counts against nothing that moved."""
+    killer, other = make.work(), make.work(deadline_ns=1)
+    registry, planner, events = _two_workers_with(killer, other)
+    killer.deaths = 1
+    registry.worker_away("w1")
+    registry.worker_lost("w1")
+    assert events.calls == [("gone", [other], False)]
+    planner.add(other)
+    registry.worker_left("w1", "silent", died=True)
+    assert events.calls[-1] == ("gone", [killer], True)
+    assert (killer.deaths, other.deaths) == (2, 0)
