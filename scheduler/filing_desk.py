@@ -190,7 +190,7 @@ class FilingDesk(Outcomes):
     def _publish_record(self, signal: Signal, first: Work, receipt: Receipt) -> None:
         key = (signal.instruments[0] if signal.instruments else signal.event_id).encode()
         headers = self.headers(signal.event_id, first.original().headers)
-        self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+        self._publish(self._signals, key, encode_json(signal), headers, receipt)
 
     def _end_parts(self, records: list[Part], now: int, *, too_late: bool) -> None:
         """Give each record of a filing without an answer its own outcome."""

@@ -113,7 +113,8 @@ class Outcomes:
     ) -> None:
         self._instruments = instruments or Instruments()
         self._publisher = publisher
-        self._topics = topics
+        # Read once: a topic's name is put together whenever it is asked for.
+        self._signals, self._expired, self._dead_letters = topics.outputs
         self._stats = stats
         self._limit = limit
         # Made once: every record of this life carries the same bytes.
@@ -136,7 +137,7 @@ class Outcomes:
         self._unconfirmed[receipt.origin[:2]] -= 1
 
     def _publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
-        if self._limit is not None and topic != self._topics.dead_letters:
+        if self._limit is not None and topic != self._dead_letters:
             self._limit.ended(time.monotonic())
         self._unconfirmed[receipt.origin[:2]] += 1
         self._publisher.publish(topic, key, value, headers, receipt)
@@ -146,7 +147,7 @@ class Outcomes:
         receipt = record.receipt
         assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
         self._unconfirmed[receipt.origin[:2]] -= 1
-        if topic != self._topics.dead_letters:
+        if topic != self._dead_letters:
             kind = ErrorKind.RECORD_TOO_LARGE if isinstance(error, TOO_LARGE) else ErrorKind.INVALID_VALUE
             if not self._admits(kind):
                 return
@@ -166,7 +167,7 @@ class Outcomes:
         out = list(headers)
         if HEADER_TRUNCATED_FROM not in dict(out):
             out.append((HEADER_TRUNCATED_FROM, str(len(record.value)).encode()))
-        self._publish(self._topics.dead_letters, key, value, out, receipt)
+        self._publish(self._dead_letters, key, value, out, receipt)
 
     def signal(self, work: Work, result: Result, engine: EngineInfo, prompt_version: str) -> None:
         """Publish what the model said about an event."""
@@ -209,7 +210,7 @@ class Outcomes:
         key = (instruments[0] if instruments else work.event_id).encode()
         receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
         headers = self.headers(work.event_id, original.headers)
-        self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+        self._publish(self._signals, key, encode_json(signal), headers, receipt)
 
     def _found(self, original: Original) -> list[str]:
         """Return the instruments that the text of a news event writes as such."""
@@ -241,7 +242,7 @@ class Outcomes:
         )
         receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
         headers = self.headers(work.event_id, original.headers)
-        self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
+        self._publish(self._expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
     def retraction(self, event: NewsEvent, origin: Origin, original: Original, stamps: Stamps) -> None:
         """Publish that what was said about a killed story no longer holds; no engine is asked."""
@@ -286,7 +287,7 @@ class Outcomes:
         key = (event.instruments[0] if event.instruments else event.event_id).encode()
         out = self.headers(event.event_id, original.headers)
         receipt = Receipt(origin, entry, original.packed())
-        self._publish(self._topics.signals, key, encode_json(signal), out, receipt)
+        self._publish(self._signals, key, encode_json(signal), out, receipt)
 
     def dead_work(self, work: Work, kind: str, message: str) -> None:
         """Publish an event that was decoded and classified but cannot be answered, or hold it (see `stopped`)."""
@@ -353,7 +354,7 @@ class Outcomes:
             added.append((HEADER_TRUNCATED_FROM, str(len(original.value)).encode()))
         key, value, headers = cut or original
         kept = [h for h in headers if h[0] not in OWN_HEADERS]
-        self._publish(self._topics.dead_letters, key, value, [*kept, *added, *self._own[1:]], receipt)
+        self._publish(self._dead_letters, key, value, [*kept, *added, *self._own[1:]], receipt)
 
     def headers(self, event_id: str, source: Headers) -> OutHeaders:
         """Return the headers of an output record: ours, and what an input record passes through."""
