@@ -24,7 +24,7 @@ from schemas.codec import decode_json
 from schemas.curve import check_link
 from schemas.errors import ConfigError, DecodeError, TapewireError
 from schemas.settings import KafkaSettings
-from schemas.status import SchedulerStatus
+from schemas.status import STOPPED_BY_DEAD_LETTERS, STOPPED_MEND, SchedulerStatus
 
 FRESH_SECONDS = 5.0
 """A scheduler writes its status twice a second; older than this, it hangs or is gone."""
@@ -201,6 +201,9 @@ async def _schedulers(client: Any, settings: Settings) -> list[Check]:
         if age > FRESH_SECONDS:
             detail = f"silent for {age:.0f} s"
             checks.append(Check(name=name, state=State.WARNING, detail=detail, mend="look at its log; restart it"))
+        elif status.state == STOPPED_BY_DEAD_LETTERS:
+            detail = f"takes nothing in: {status.state}"
+            checks.append(Check(name=name, state=State.FAILED, detail=detail, mend=STOPPED_MEND))
         elif not status.workers:
             mend = f"tapewire worker --connect {settings.link.address}"
             checks.append(Check(name=name, state=State.WARNING, detail=f"{status.state}, no worker", mend=mend))

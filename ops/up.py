@@ -29,7 +29,7 @@ from ops.topics import ensure_topics
 from schemas.codec import decode_json
 from schemas.errors import DecodeError, TapewireError, UnavailableError
 from schemas.settings import RedisSettings
-from schemas.status import SchedulerStatus
+from schemas.status import STOPPED_BY_DEAD_LETTERS, STOPPED_MEND, SchedulerStatus
 
 TICK_SECONDS = 0.5
 
@@ -123,7 +123,8 @@ def _line(status: SchedulerStatus | None, supervisor: Supervisor) -> str:
     state = status.state if status else "starting"
     connected = len(status.workers) if status else 0
     children = ", ".join(f"{child.spec.name} {_state(child)}" for child in supervisor.children)
-    return f"scheduler {state}, {connected} workers connected ({children})"
+    mend = f" - {STOPPED_MEND}" if state == STOPPED_BY_DEAD_LETTERS else ""
+    return f"scheduler {state}, {connected} workers connected ({children}){mend}"
 
 
 def _state(child: Child) -> str:

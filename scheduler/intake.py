@@ -130,7 +130,7 @@ class Intake:
         await join(self._client, self.topic, self._kafka)
 
     async def stop(self) -> None:
-        """Commit what is finished and leave the group: steps 4 and 5 of `give_up` at a shutdown."""
+        """Commit what is finished and leave the group: step 4 of `give_up` at a shutdown."""
         await self._commits.commit(self._client, STOP_SECONDS)
         await self._close()
 
@@ -239,7 +239,7 @@ class Intake:
         if paused != self.paused:
             self.paused = paused
             if paused:
-                log.info("intake_paused", topic=self.topic, reason="the queues are full")
+                log.info("intake_paused", topic=self.topic, reason="the scheduler takes no more for now")
             else:
                 log.info("intake_resumed", topic=self.topic)
 

@@ -6,10 +6,11 @@ were *received*, numbers them, and never counts from one offset to the next.
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -23,6 +24,7 @@ log = structlog.get_logger()
 Partition = tuple[str, int]
 """Topic and partition number."""
 
+_ONES = re.compile(rb"\x01+")
 TRIM_FROM = 4096
 """Finished offsets at the front are given back in blocks of at least this many, and at least half of what is held."""
 CROWDED_FROM, CROWDED_UNTIL = 0.75, 0.5
@@ -179,32 +181,17 @@ class PartitionLedger:
             return None
         return offset_map.encode(point, self._finished(), limit)
 
-    def _finished(self) -> Iterator[Range]:
-        """Yield what is finished above the commit point: of what was received, and of what is still to come."""
-        last: Range | None = None
-        for start, end in self._received_runs():
-            if last is not None:
-                yield last
-            last = (start, end)
+    def _finished(self) -> list[Range]:
+        """Return what is finished above the commit point: of what was received, and of what is still to come."""
+        offsets = self._offsets
+        runs = _ONES.finditer(self._done, self._first)  # in C: there may be ten thousand
+        found = [(offsets[run.start()], offsets[run.end() - 1] + 1) for run in runs]
         for start, end in self._restored:
             start = max(start, self._position or 0)
-            if last is not None and last[1] == start:
-                start = last[0]
-            elif last is not None:
-                yield last
-            last = (start, end)
-        if last is not None:
-            yield last
-
-    def _received_runs(self) -> Iterator[Range]:
-        offsets, done = self._offsets, self._done
-        begin = done.find(1, self._first)
-        while begin >= 0:
-            end = done.find(0, begin)
-            if end < 0:
-                end = len(done)
-            yield offsets[begin], offsets[end - 1] + 1
-            begin = done.find(1, end)
+            if found and found[-1][1] == start:
+                start = found.pop()[0]
+            found.append((start, end))
+        return found
 
 
 class Ledger:

@@ -12,10 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from scheduler.dead_letter_limit import DeadLetterLimit
 from scheduler.stats import LATENCY_BUCKETS, Stats
 from schemas.errors import UnavailableError
 from schemas.settings import SchedulerSettings
-from schemas.status import SchedulerStatus
+from schemas.status import STOPPED_METRIC, SchedulerStatus
 
 log = structlog.get_logger()
 
@@ -27,12 +28,20 @@ class MetricsServer(Collector):
         settings: port and address.
         status: gives queue depths and workers.
         stats: gives the counters.
+        limit: says whether dead letters have stopped the intake.
     """
 
-    def __init__(self, settings: SchedulerSettings, status: Callable[[], SchedulerStatus], stats: Stats) -> None:
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        status: Callable[[], SchedulerStatus],
+        stats: Stats,
+        limit: DeadLetterLimit | None = None,
+    ) -> None:
         self._settings = settings
         self._status = status
         self._stats = stats
+        self._limit = limit or DeadLetterLimit(settings.dead_letters)
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -71,7 +80,15 @@ class MetricsServer(Collector):
         yield queued
         yield flying
         yield GaugeMetricFamily("tapewire_workers", "Workers that are connected.", len(status.workers))
+        yield GaugeMetricFamily("tapewire_retrying_events", "Failed events before their next attempt.", status.retrying)
+        yield GaugeMetricFamily(
+            STOPPED_METRIC, "1 when dead letters have stopped the intake.", float(self._limit.tripped)
+        )
         yield from self._counters(by_class)
+        yield CounterMetricFamily("tapewire_retries", "Failures that got another attempt.", self._stats.retried)
+        yield CounterMetricFamily(
+            "tapewire_held_events", "Events that no dead letter was written for any more.", self._limit.held
+        )
         yield CounterMetricFamily("tapewire_undecodable_records", "Records that no schema fits.", status.undecodable)
         yield CounterMetricFamily("tapewire_stamps_dropped", "Stamps lost to Redis trouble.", status.stamps_dropped)
         yield CounterMetricFamily("tapewire_revoked_requests", "Taken back for urgent work.", self._stats.revoked)

@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import structlog
 
+from scheduler.dead_letter_limit import DeadLetterLimit
+from scheduler.instruments import Instruments
 from scheduler.producer import TOO_LARGE
 from scheduler.publisher import OutHeaders, Outlet, Record
 from scheduler.stats import Stats
-from scheduler.work import Headers, Origin, Original, Work, read_source, unpacked
+from scheduler.work import Headers, Origin, Original, Work, read_readable, read_source, unpacked
 from schemas.codec import encode_json
 from schemas.enums import Direction, Outcome, SignalKind, Stage
 from schemas.errors import ErrorKind
@@ -26,6 +28,7 @@ from schemas.topics import (
     HEADER_ERROR_MESSAGE,
     HEADER_ERROR_STAGE,
     HEADER_EVENT_ID,
+    HEADER_SCHEDULER,
     HEADER_SCHEMA_VERSION,
     HEADER_SOURCE_OFFSET,
     HEADER_SOURCE_PARTITION,
@@ -40,7 +43,7 @@ log = structlog.get_logger()
 NANOSECONDS = 1_000_000_000
 RETRACTION_VERSION = "retraction"
 """Stands for the prompt version in the id of a retraction, which no model wrote."""
-ERROR_HEADERS = frozenset(
+OWN_HEADERS = frozenset(
     {
         HEADER_ERROR_KIND,
         HEADER_ERROR_FIELD,
@@ -51,8 +54,10 @@ ERROR_HEADERS = frozenset(
         HEADER_SOURCE_PARTITION,
         HEADER_SOURCE_OFFSET,
         HEADER_TRUNCATED_FROM,
+        HEADER_SCHEDULER,
     }
 )
+"""Headers that a dead letter gets from us; those of an earlier death are replaced."""
 MAX_MESSAGE_CHARS = 500
 """Of an error message in a header: it may quote text from outside."""
 HEADER_ROOM_BYTES = 4096
@@ -67,14 +72,22 @@ class Receipt(NamedTuple):
     """What comes back when an outcome is confirmed.
 
     Args:
-        origin: the input offset that is done now.
-        entry: the stamps to write; None for records that never had a class.
+        origin: the input offset that it is about.
+        entry: the stamps to write; None for records that never had a class, and for what is no outcome.
         record: the packed input record, for a dead letter in place of what the broker refuses.
+        parts: the records that are done now, where that is not the one at ``origin``: one signal ends all parts of a
+            filing, and a partial one ends none.
     """
 
     origin: Origin
     entry: StampEntry | None
     record: bytes = b""
+    parts: tuple[Work, ...] | None = None
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The input offsets that are done once this is confirmed."""
+        return (self.origin,) if self.parts is None else tuple(part.origin for part in self.parts)
 
 
 class Outcomes:
@@ -84,13 +97,35 @@ class Outcomes:
         publisher: where they go.
         topics: names of the result topics.
         stats: the counters.
+        limit: when dead letters must stop; without one they never do.
+        written_by: id and life of this scheduler, for a header of everything that it writes.
+        instruments: finds those of events that bring none.
     """
 
-    def __init__(self, publisher: Outlet, topics: Topics, stats: Stats) -> None:
+    def __init__(
+        self,
+        publisher: Outlet,
+        topics: Topics,
+        stats: Stats,
+        limit: DeadLetterLimit | None = None,
+        written_by: str = "",
+        instruments: Instruments | None = None,
+    ) -> None:
+        self._instruments = instruments or Instruments()
         self._publisher = publisher
         self._topics = topics
         self._stats = stats
+        self._limit = limit
+        # Made once: every record of this life carries the same bytes.
+        self._own: OutHeaders = [_VERSION_HEADER]
+        if written_by:
+            self._own.append((HEADER_SCHEDULER, written_by.encode()))
         self._unconfirmed: Counter[tuple[str, int]] = Counter()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether dead letters have reached their limit: nothing more may be taken in."""
+        return self._limit is not None and self._limit.tripped
 
     def unconfirmed(self, partitions: Iterable[tuple[str, int]]) -> int:
         """Return how many outcomes of these input partitions Kafka has not confirmed yet."""
@@ -101,6 +136,8 @@ class Outcomes:
         self._unconfirmed[receipt.origin[:2]] -= 1
 
     def _publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
+        if self._limit is not None and topic != self._topics.dead_letters:
+            self._limit.ended(time.monotonic())
         self._unconfirmed[receipt.origin[:2]] += 1
         self._publisher.publish(topic, key, value, headers, receipt)
 
@@ -111,6 +148,8 @@ class Outcomes:
         self._unconfirmed[receipt.origin[:2]] -= 1
         if topic != self._topics.dead_letters:
             kind = ErrorKind.RECORD_TOO_LARGE if isinstance(error, TOO_LARGE) else ErrorKind.INVALID_VALUE
+            if not self._admits(kind):
+                return
             message = f"Kafka will not take its outcome on {topic}: {type(error).__name__}"
             original = unpacked(receipt.record)
             self._dead_letter(receipt, original, kind.value, "", message, Stage.EMITTED, 0)
@@ -139,6 +178,7 @@ class Outcomes:
         late = now > work.deadline_ns
         counters = self._stats.classes[work.class_index]
         answer = result.answer
+        instruments = source.instruments or self._found(original)
         probabilities = answer.probabilities
         signal = Signal(
             signal_id=signal_id(work.event_id, source.version, engine.model_revision, prompt_version),
@@ -157,7 +197,7 @@ class Outcomes:
             deadline_ns=work.deadline_ns,
             late=late,
             stamps=stamps,
-            instruments=source.instruments,
+            instruments=instruments,
             event_type=answer.event_type,
             event_type_probability=answer.event_type_probability,
             calibration_id=answer.calibration_id,
@@ -166,10 +206,15 @@ class Outcomes:
             truncated=work.truncated,
         )
         counters.signal((now - work.event_time_ns) / NANOSECONDS, late=late)
-        key = (source.instruments[0] if source.instruments else work.event_id).encode()
+        key = (instruments[0] if instruments else work.event_id).encode()
         receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
-        headers = _headers(work.event_id, original.headers)
+        headers = self.headers(work.event_id, original.headers)
         self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+
+    def _found(self, original: Original) -> list[str]:
+        """Return the instruments that the text of a news event writes as such."""
+        readable = read_readable(original.value)
+        return self._instruments.of([], (), (readable.headline, readable.body))
 
     def expired(self, work: Work, now: int, reason: str) -> None:
         """Publish that an event was not worth running any more."""
@@ -195,7 +240,7 @@ class Outcomes:
             instruments=source.instruments,
         )
         receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
-        headers = _headers(work.event_id, original.headers)
+        headers = self.headers(work.event_id, original.headers)
         self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
     def retraction(self, event: NewsEvent, origin: Origin, original: Original, stamps: Stamps) -> None:
@@ -239,12 +284,14 @@ class Outcomes:
             stamps=stamps,
         )
         key = (event.instruments[0] if event.instruments else event.event_id).encode()
-        out = _headers(event.event_id, original.headers)
+        out = self.headers(event.event_id, original.headers)
         receipt = Receipt(origin, entry, original.packed())
         self._publish(self._topics.signals, key, encode_json(signal), out, receipt)
 
     def dead_work(self, work: Work, kind: str, message: str) -> None:
-        """Publish an event that was decoded and classified but cannot be answered."""
+        """Publish an event that was decoded and classified but cannot be answered, or hold it (see `stopped`)."""
+        if not self._admits(kind):
+            return
         counters = self._stats.classes[work.class_index]
         counters.dead_letters += 1
         original = work.original()
@@ -254,7 +301,9 @@ class Outcomes:
         self._dead_letter(receipt, original, kind, "", message, work.stage(), work.runs)
 
     def dead_record(self, origin: Origin, original: Original, kind: ErrorKind, field: str, reason: str) -> None:
-        """Publish a record that could not be decoded."""
+        """Publish a record that could not be decoded, or hold it (see `stopped`)."""
+        if not self._admits(kind.value):
+            return
         self._stats.undecodable += 1
         self._dead_letter(Receipt(origin, None), original, kind.value, field, reason, Stage.CONSUMED, 0)
 
@@ -303,8 +352,19 @@ class Outcomes:
             # where the whole record stands.
             added.append((HEADER_TRUNCATED_FROM, str(len(original.value)).encode()))
         key, value, headers = cut or original
-        kept = [h for h in headers if h[0] not in ERROR_HEADERS]
-        self._publish(self._topics.dead_letters, key, value, [*kept, *added], receipt)
+        kept = [h for h in headers if h[0] not in OWN_HEADERS]
+        self._publish(self._topics.dead_letters, key, value, [*kept, *added, *self._own[1:]], receipt)
+
+    def headers(self, event_id: str, source: Headers) -> OutHeaders:
+        """Return the headers of an output record: ours, and what an input record passes through."""
+        own: OutHeaders = [(HEADER_EVENT_ID, event_id.encode()), *self._own]
+        if not source:
+            return own
+        return own + [h for h in source if h[0] in PASSED_THROUGH and len(h[1] or b"") <= MAX_PASSED_THROUGH_BYTES]
+
+    def _admits(self, kind: str) -> bool:
+        """Return whether an event may become a dead letter; what may not is held: it ends in no other way either."""
+        return self._limit is None or self._limit.admits(kind, time.monotonic())
 
     def _receipt(self, work: Work, outcome: Outcome, stamps: Stamps, *, late: bool) -> Receipt:
         entry = StampEntry(
@@ -316,14 +376,6 @@ class Outcomes:
             stamps=stamps,
         )
         return Receipt(work.origin, entry, work.record)
-
-
-def _headers(event_id: str, source: Headers) -> OutHeaders:
-    """Return the headers of an output record: ours, and what an input record passes through."""
-    own: OutHeaders = [(HEADER_EVENT_ID, event_id.encode()), _VERSION_HEADER]
-    if not source:
-        return own
-    return own + [h for h in source if h[0] in PASSED_THROUGH and len(h[1] or b"") <= MAX_PASSED_THROUGH_BYTES]
 
 
 def _fitting(original: Original, room: int) -> Original | None:

@@ -66,7 +66,9 @@ class _Peer:
         welcomed: it was let in, and the scheduler knows it.
         in_session: it has answered the welcome, so a hello after that is not the same one again.
         steps, in_flight: from its last heartbeat.
-        progress_at: when its engine last did something, or had nothing to do.
+        beat_at: when that came.
+        stalled: for how long its engine has had requests since it last did something, in seconds. An empty engine is
+            no progress: what a stuck one does not answer in time is taken back, and it is empty in between.
         compared_at: when what it has was last compared with what we think it has.
         away_since: when its connection was found gone.
         moved: what it had runs elsewhere.
@@ -76,11 +78,12 @@ class _Peer:
 
     hello: Hello
     last_seen: float
-    progress_at: float
+    beat_at: float
     welcomed: bool = False
     in_session: bool = False
     steps: int = 0
     in_flight: int = 0
+    stalled: float = 0.0
     compared_at: float = float("-inf")
     away_since: float | None = None
     moved: bool = False
@@ -155,8 +158,8 @@ class Peers:
                 if not peer.moved and now - peer.away_since >= min(GRACE_SECONDS, limit):
                     peer.moved = True
                     self._events.worker_lost(peer.hello.worker_id)
-            elif peer.in_flight and now - peer.progress_at > self._settings.stuck_after_seconds + STUCK_MARGIN_SECONDS:
-                self._end_stuck(identity, peer, now - peer.progress_at)
+            elif peer.stalled > self._settings.stuck_after_seconds + STUCK_MARGIN_SECONDS:
+                self._end_stuck(identity, peer)
 
     # What workers say
 
@@ -210,7 +213,7 @@ class Peers:
         if isinstance(frame, Goodbye):
             self._left(identity, frame.reason, died=frame.died)
             return
-        peer.progress_at = self._now()
+        peer.stalled = 0.0
         if isinstance(frame, Results):
             self._events.results(worker_id, frame.results)
         elif isinstance(frame, Progress):
@@ -222,9 +225,11 @@ class Peers:
 
     def _heartbeat(self, identity: bytes, peer: _Peer, beat: Heartbeat) -> None:
         now = self._now()
-        if beat.steps != peer.steps or not beat.in_flight:
-            peer.progress_at = now
-        peer.steps, peer.in_flight = beat.steps, beat.in_flight
+        if beat.steps != peer.steps:
+            peer.stalled = 0.0
+        elif beat.in_flight:
+            peer.stalled += now - peer.beat_at
+        peer.steps, peer.in_flight, peer.beat_at = beat.steps, beat.in_flight, now
         # Heartbeats that come in one go, after a pause of ours or out of a slow network, tell of the past but for one.
         if beat.request_ids is None or now - peer.compared_at < self._settings.heartbeat_seconds / 2:
             return
@@ -291,7 +296,6 @@ class Peers:
         self._send(identity, Welcome(session=self._session, heartbeat_seconds=self._settings.heartbeat_seconds))
         if not peer.welcomed:
             peer.welcomed = True
-            peer.progress_at = self._now()
             self._events.worker_joined(peer.hello)
 
     def _welcome_waiting(self) -> None:
@@ -317,8 +321,8 @@ class Peers:
             log.warning("worker_away", worker_id=peer.hello.worker_id, work_moves_after_seconds=GRACE_SECONDS)
             self._events.worker_away(peer.hello.worker_id)
 
-    def _end_stuck(self, identity: bytes, peer: _Peer, seconds: float) -> None:
-        reason = f"its engine has {peer.in_flight} requests and made no step for {seconds:.0f} s"
+    def _end_stuck(self, identity: bytes, peer: _Peer) -> None:
+        reason = f"its engine has {peer.in_flight} requests and made no step for {peer.stalled:.0f} s"
         if len(self._stuck) >= MOST_STUCK:
             self._stuck.pop(next(iter(self._stuck)))
         self._stuck[identity] = reason
@@ -328,7 +332,7 @@ class Peers:
             pid=peer.hello.pid,
             in_flight=peer.in_flight,
             steps=peer.steps,
-            seconds=round(seconds, 1),
+            seconds=round(peer.stalled, 1),
             effect="its work runs elsewhere; it is told to end, and gets work again once it has started anew",
         )
         self._left(identity, reason, died=True)

@@ -15,6 +15,7 @@ from scheduler.budgets import Use, WorkerBudget
 from scheduler.floors import Floors
 from scheduler.pool import NANOSECONDS, NEVER_NS, URGENT, PoolWorker
 from scheduler.queues import DeadlineQueue
+from scheduler.retries import Retries
 from scheduler.step_model import StepCosts, StepModel
 from scheduler.valve import Valve
 from scheduler.work import State, Work
@@ -65,19 +66,29 @@ class Planner:
     Urgent work that cannot meet its deadline any more waits behind what still can; what cannot even be done before
     its toxic age is expired at once instead of delaying the rest.
 
+    Work that failed waits out a pause (`scheduler.retries`) and then behind all other work of its class. What a dead
+    worker left keeps its place.
+
     Args:
         classes: service classes, most urgent first.
         valve: margins, and the step-time model before the first reports.
+        retries: how long failed work waits.
         first_request_id: request ids count up from here; the caller makes it unique over restarts.
     """
 
     def __init__(
-        self, classes: Iterable[ClassSettings], valve: ValveSettings | None = None, *, first_request_id: int = 1
+        self,
+        classes: Iterable[ClassSettings],
+        valve: ValveSettings | None = None,
+        *,
+        retries: Retries | None = None,
+        first_request_id: int = 1,
     ) -> None:
         self.classes = tuple(classes)
         self._valve = valve or ValveSettings()
         self._queues = tuple(DeadlineQueue() for _ in self.classes)
         self._late = tuple(DeadlineQueue() for _ in self.classes)
+        self._retries = Retries(0, 0) if retries is None else retries
         self._urgent_waiting = 0
         self._floors = Floors(self.classes)
         self._in_flight = [0] * len(self.classes)
@@ -103,6 +114,11 @@ class Planner:
         return sum(map(len, self._queues)) + sum(map(len, self._late))
 
     @property
+    def retrying(self) -> int:
+        """How much has failed and waits for its next attempt, over all classes."""
+        return len(self._retries)
+
+    @property
     def total_in_flight(self) -> int:
         """How much is at workers, over all classes."""
         return sum(self._in_flight)
@@ -113,6 +129,10 @@ class Planner:
         while heap and heap[0][2].state in (State.DONE, State.DROPPED):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
+
+    def next_due_ns(self) -> int | None:
+        """Return when the next failed work has waited long enough (see `due`), or None when none waits."""
+        return self._retries.next_due_ns()
 
     def in_flight_work(self) -> list[Work]:
         """Return all work at workers."""
@@ -132,15 +152,27 @@ class Planner:
 
     def add(self, work: Work) -> None:
         """Queue new work, or work that comes back with its original deadline."""
-        self._sequence += 1
-        work.sequence = self._sequence
+        if not work.sequence:  # what comes back keeps its place in its burst
+            self._sequence += 1
+            work.sequence = self._sequence
         work.state = State.QUEUED
-        work.late = work.floor = False
-        self._queues[work.class_index].push(work)
+        work.floor = False
+        # Urgent work that failed waits where late work does: there it can only take time that nobody else needs.
+        work.late = work.behind and work.class_index == URGENT
+        (self._late if work.late else self._queues)[work.class_index].push(work)
         if work.class_index == URGENT:
             self._urgent_waiting += work.token_count
         if work.toxic_ns and not work.runs:  # requeued work still has its entry
             heapq.heappush(self._toxic, (work.toxic_ns, work.sequence, work))
+
+    def retry(self, work: Work, now_ns: int) -> None:
+        """Let work that failed wait for its next attempt; it may expire meanwhile like any other."""
+        work.late = work.floor = False
+        self._retries.add(work, now_ns)
+
+    def due(self, now_ns: int) -> list[Work]:
+        """Take the failed work that has waited long enough, for the caller to `add` again or to end."""
+        return self._retries.due(now_ns)
 
     def add_worker(
         self,
@@ -235,7 +267,7 @@ class Planner:
             for work in [w for w in queue if gone(w)]:
                 self._discard(work, State.DROPPED)
                 dropped.append(work)
-        return dropped
+        return dropped + self._retries.drop(gone)
 
     # What to do
 
@@ -296,7 +328,10 @@ class Planner:
     ) -> _Fate:
         """Dispatch, put aside or expire the first urgent work of a queue, or leave it there to wait."""
         self._shorten(work, candidates)
-        worker, use, finish_ns = self._soonest(work, candidates, now_ns)
+        soonest = self._soonest(work, candidates, now_ns)
+        if soonest is None:
+            return _Fate.WAITS
+        worker, use, finish_ns = soonest
         least_ns = int(worker.least_seconds(use) * NANOSECONDS)
         # An idle engine tries it all the same: that delays nobody, and a model that is wrong learns from nothing else.
         if work.toxic_ns and now_ns + least_ns > work.toxic_ns and worker.in_flight:
@@ -327,18 +362,20 @@ class Planner:
         worker.promise(work.request_id, use, limit_ns - finish_ns)
         return _Fate.DISPATCHED
 
-    def _soonest(self, work: Work, candidates: list[PoolWorker], now_ns: int) -> tuple[PoolWorker, Use, int]:
-        """Return the worker that would be done with urgent work first, what it takes there, and when."""
+    def _soonest(self, work: Work, candidates: list[PoolWorker], now_ns: int) -> tuple[PoolWorker, Use, int] | None:
+        """Return the worker that would be done with urgent work first, what it takes there, and when.
+
+        None only for a suspect: the workers that could hold it have one already.
+        """
         extractor = self.classes[URGENT].extractor
         best: tuple[PoolWorker, Use, int] | None = None
         for worker in candidates:
-            if work.token_count > worker.budget.text_limit(extractor):
+            if work.token_count > worker.budget.text_limit(extractor) or not worker.trusts(work):
                 continue
             use = worker.budget.use_of(extractor, work.token_count, urgent=True, late=work.late)
             finish_ns = worker.urgent_finish_ns(now_ns, use)
             if best is None or finish_ns < best[2]:
                 best = (worker, use, finish_ns)
-        assert best is not None  # noqa: S101 - the text was cut to what the roomiest of them holds
         return best
 
     def _plan_floor(self, class_index: int, saved: set[str], plan: Plan) -> None:
@@ -354,7 +391,7 @@ class Planner:
         if first is None or not self._floors.earned(class_index, first.token_count):
             return  # the answer comes on top, so it is not enough in any case
         takers = [w for w in self._candidates(class_index)[0] if w.worker_id not in saved]
-        while takers and (work := queue.peek()) is not None:
+        while takers and (work := queue.peek()) is not None and not work.suspect:
             extractor = self.classes[class_index].extractor
             use = takers[0].budget.use_of(extractor, work.token_count, urgent=False)
             if not self._floors.earned(class_index, self._tokens(work, takers[0], use)):
@@ -400,7 +437,7 @@ class Planner:
         best: PoolWorker | None = None
         best_use: Use | None = None
         for worker in candidates:
-            if work.token_count > worker.budget.text_limit(extractor):
+            if work.token_count > worker.budget.text_limit(extractor) or not worker.trusts(work):
                 continue
             use = worker.budget.use_of(extractor, work.token_count, urgent=False)
             fits = worker.budget.holds(use) if floor else worker.budget.fits(use)
@@ -441,7 +478,8 @@ class Planner:
     def _expire(self, now_ns: int, plan: Plan) -> None:
         if len(self._toxic) > self._toxic_swept:
             # What is done would stay in memory until its toxic age, which may be hours away.
-            self._toxic = [entry for entry in self._toxic if entry[2].state in (State.QUEUED, State.IN_FLIGHT)]
+            gone = (State.DONE, State.DROPPED)
+            self._toxic = [entry for entry in self._toxic if entry[2].state not in gone]
             heapq.heapify(self._toxic)
             self._toxic_swept = 2 * len(self._toxic) + FEW_TOXIC
         heap = self._toxic
@@ -452,6 +490,8 @@ class Planner:
             elif work.state is State.IN_FLIGHT:
                 plan.aborts.append((work.worker_id, work.request_id))
                 self.finish(work.worker_id, work.request_id)
+            elif work.state is State.RETRYING:
+                self._retries.discard(work, State.DONE)
             else:
                 continue
             plan.expired.append(work)

@@ -63,6 +63,10 @@ class PoolWorker:
             heapq.heappop(slacks)
         return bool(slacks) and slacks[0][0] - self._added_ns < self._cost_ns(use)
 
+    def trusts(self, work: Work) -> bool:
+        """Return whether work may come here: of two requests that may each kill an engine, one at a time."""
+        return not work.suspect or not any(other.suspect for other in self.in_flight.values())
+
     def promise(self, request_id: int, use: Use, slack_ns: int) -> None:
         """Note an urgent request that goes to this worker.
 

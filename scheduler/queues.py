@@ -17,12 +17,15 @@ FEW = 64
 class DeadlineQueue:
     """The work of one service class, earliest deadline first; inside a burst the shortest, then in order of arrival.
 
+    Work that failed before comes after all other, whatever its deadline: its old deadline would put it first, and a
+    request that fails again and again would delay those that do not.
+
     Work that expired or was dropped while it waited stays in the heap until it surfaces, or until such work is most of
     what is there: removing each at once would cost O(n).
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Work]] = []
+        self._heap: list[tuple[bool, int, int, int, Work]] = []
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -34,7 +37,8 @@ class DeadlineQueue:
 
     def push(self, work: Work) -> None:
         """Add work whose state is ``QUEUED``."""
-        heapq.heappush(self._heap, (work.deadline_ns // GRAIN_NS, work.token_count, work.sequence, work))
+        entry = (work.behind, work.deadline_ns // GRAIN_NS, work.token_count, work.sequence, work)
+        heapq.heappush(self._heap, entry)
         self._waiting += 1
 
     def peek(self) -> Work | None:

@@ -17,14 +17,19 @@ from aiokafka import ConsumerRecord
 from scheduler.admit import Admission
 from scheduler.broker_watch import BrokerWatch
 from scheduler.commits import Committer
+from scheduler.dead_letter_limit import DeadLetterLimit
+from scheduler.filing_desk import FilingDesk
+from scheduler.instruments import load_instruments
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
 from scheduler.lost_offsets import LostOffsets
 from scheduler.metrics import MetricsServer
-from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
+from scheduler.outcomes import NANOSECONDS, Receipt
 from scheduler.planner import Plan, Planner
 from scheduler.publisher import Publisher, Record
+from scheduler.quarantine import blame
+from scheduler.retries import Retries
 from scheduler.room import Room
 from scheduler.stamps import StampWriter
 from scheduler.stats import Stats
@@ -36,12 +41,13 @@ from scheduler.workers import WorkerRegistry
 from schemas.errors import ErrorKind
 from schemas.frames import Failure, Request, Result, Started
 from schemas.settings import KafkaSettings, LinkSettings, RedisSettings, SchedulerSettings
-from schemas.status import ClassStatus, SchedulerStatus
+from schemas.status import STOPPED_BY_DEAD_LETTERS, ClassStatus, SchedulerStatus
 
 log = structlog.get_logger()
 
-MAX_DEATHS = 2
-"""A request in flight at this many worker deaths is quarantined: it may be what kills them (vllm#43920)."""
+KILLED = "killed by its source before it was answered"
+SESSION_DIGITS = 8
+"""Of this life's random name, in a header of everything that is written: enough to tell two lives apart."""
 MAX_UNCONFIRMED = 20_000
 """Published but unconfirmed records at which intake pauses: with a broker away, nothing may pile up here."""
 MAX_UNCONFIRMED_BYTES = 64 * 1024 * 1024
@@ -71,7 +77,7 @@ async def serve(
 
     Raises:
         ConfigError: a setting that an operator must mend.
-        UnavailableError: Kafka, Redis, a topic or the link's address cannot be used at start.
+        UnavailableError: Kafka, a topic or the link's address cannot be used at start, or Redis refuses us.
         SchedulerError: the scheduler cannot go on without losing events; everything unconfirmed stays uncommitted.
     """
     await Scheduler(settings, kafka, redis, link).run(stop)
@@ -91,13 +97,29 @@ class Scheduler:
         self._state = "starting"
         self._stats = Stats(settings.classes)
         # Microseconds since the epoch: ids of this life and of the one before can never meet.
-        self._planner = Planner(settings.classes, settings.valve, first_request_id=time.time_ns() // 1000)
+        self._planner = Planner(
+            settings.classes,
+            settings.valve,
+            retries=Retries(settings.retry_ms, settings.retry_most_ms),
+            first_request_id=time.time_ns() // 1000,
+        )
         self._room = Room(topics.inputs, settings)
         self._ledger = Ledger()
         self._publisher, commits = self._make_publisher(kafka)
         self._broker = BrokerWatch(self._publisher, self._waits, settings.publish_seconds)
-        self._outcomes = Outcomes(self._publisher, topics, self._stats)
-        self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
+        self._limit = DeadLetterLimit(settings.dead_letters)
+        self._outcomes = FilingDesk(
+            self._publisher,
+            topics,
+            self._stats,
+            settings,
+            self._room,
+            self._queue,
+            load_instruments(settings.company_tickers),
+            self._limit,
+            f"{settings.id}/{self._session[:SESSION_DIGITS]}",
+        )
+        self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue, self._outcomes.take)
         self._stamps = StampWriter(redis, topics, self._status)
         self._workers = WorkerRegistry(self._planner, settings, self)
         self._link = WorkerLink(link, self._session, self._workers)
@@ -106,9 +128,9 @@ class Scheduler:
         self._intakes = [
             Intake(topic, kafka, settings, self._ledger, self, trouble, commits.get(topic)) for topic in topics.inputs
         ]
-        self._metrics = MetricsServer(settings, self._status, self._stats)
+        self._metrics = MetricsServer(settings, self._status, self._stats, self._limit)
         self._pump_scheduled = False
-        self._expiry_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def _make_publisher(
         self, kafka: KafkaSettings
@@ -169,6 +191,7 @@ class Scheduler:
         finally:
             self._state = "draining"
             log.info("scheduler_draining", in_flight=self._planner.total_in_flight, queued=self._planner.total_queued)
+            # The steps of `Intake.give_up`, for all partitions together. 1. Stop intake.
             commits.cancel()
             for intake in self._intakes:
                 intake.stop_fetching()
@@ -178,8 +201,10 @@ class Scheduler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             everything = {p for intake in self._intakes for p in self._ledger.partitions(intake.topic)}
+            # 2. Drop what is queued, and 3. wait for what runs and for its confirmations.
             drained = await self.drained(everything, self._settings.drain_seconds)
             await self._publisher.flush(FLUSH_SECONDS)
+            # 4. Commit; 5. to forget is to end.
             await asyncio.gather(*(intake.stop() for intake in self._intakes))
             log.info("scheduler_drained", complete=drained, unconfirmed=self._publisher.pending)
 
@@ -193,9 +218,10 @@ class Scheduler:
             await asyncio.gather(*starts, return_exceptions=True)
 
     async def _close(self) -> None:
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._admission.close()
+        self._outcomes.close()
         await self._publisher.stop()
         await self._stamps.stop(STAMPS_SECONDS)
         self._link.close()
@@ -206,6 +232,8 @@ class Scheduler:
             await asyncio.sleep(self._settings.commit_seconds)
             await asyncio.gather(*(intake.commit() for intake in self._intakes))
             self._watch_completions()
+            if (notice := self._limit.notice(time.monotonic())) is not None:
+                log.error("stopped_by_dead_letters", scheduler=self._settings.id, **notice._asdict())
 
     def _watch_completions(self) -> None:
         in_flight = self._planner.total_in_flight
@@ -217,15 +245,18 @@ class Scheduler:
 
     def has_room(self, topic: str) -> bool:
         """Return whether more events of a topic may be taken in."""
+        if not self._room.has_room(topic):
+            self._outcomes.make_room(topic)
         publisher = self._publisher
         piled_up = publisher.pending >= MAX_UNCONFIRMED or publisher.pending_bytes >= MAX_UNCONFIRMED_BYTES
-        return not piled_up and self._room.has_room(topic)
+        return not self._limit.tripped and not piled_up and self._room.has_room(topic)
 
     async def take(self, topic: str, records: list[tuple[ConsumerRecord, int]]) -> None:
         """Admit what intake fetched."""
         tokenizer: TextTokenizer | None = self._workers.tokenizer
         assert tokenizer is not None  # noqa: S101 - intake starts after the first worker brought it
-        await self._admission.admit(topic, records, tokenizer, self._workers.text_limit)
+        sizes = [self._workers.chunk_size(c.extractor) for c in self._settings.classes]
+        await self._admission.admit(topic, records, tokenizer, self._workers.text_limit, sizes)
         self._wake()
 
     def lost(self, lost: LostOffsets, origin: Origin) -> None:
@@ -236,6 +267,13 @@ class Scheduler:
         """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
         for work in self._planner.drop_queued(lambda w: w.origin[:2] in partitions):
             self._room.leave(work)
+        self._outcomes.forget(partitions, waiting_only=True)
+        try:
+            return await self._ended(partitions, timeout)
+        finally:
+            self._outcomes.forget(partitions)
+
+    async def _ended(self, partitions: set[Partition], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while self._outcomes.unconfirmed(partitions) or any(
             w.origin[:2] in partitions for w in self._planner.in_flight_work()
@@ -246,7 +284,8 @@ class Scheduler:
         return True
 
     def _queue(self, work: Work) -> None:
-        self._stats.classes[work.class_index].arrived += 1
+        if work.part is None:  # a filing's part was counted when it came
+            self._stats.classes[work.class_index].arrived += 1
         self._room.enter(work)
         self._planner.add(work)
 
@@ -261,6 +300,8 @@ class Scheduler:
     def _pump(self) -> None:
         self._pump_scheduled = False
         now = time.time_ns()
+        for work in self._planner.due(now):
+            self._again(work, now)
         plan = self._planner.plan(now)
         self._stats.revoked += len(plan.revoked)
         for work in plan.expired:
@@ -269,7 +310,7 @@ class Scheduler:
                 too_old = now >= work.toxic_ns
                 self._outcomes.expired(work, now, TOO_OLD if too_old else HOPELESS)
         self._send(plan, now)
-        self._arm_expiry(now)
+        self._arm_timer(now)
 
     def _send(self, plan: Plan, now: int) -> None:
         aborts: defaultdict[str, list[int]] = defaultdict(list)
@@ -296,14 +337,15 @@ class Scheduler:
         for worker_id in requests.keys() | plan.policies.keys():
             self._link.send_requests(worker_id, requests[worker_id], plan.policies.get(worker_id))
 
-    def _arm_expiry(self, now: int) -> None:
-        """Plan again when the next piece of work gets toxic, whatever else happens or does not."""
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-            self._expiry_timer = None
-        if (expiry := self._planner.next_expiry_ns()) is not None:
-            delay = min(max(0.0, (expiry - now) / NANOSECONDS), LONGEST_TIMER_SECONDS)
-            self._expiry_timer = asyncio.get_running_loop().call_later(delay, self._wake)
+    def _arm_timer(self, now: int) -> None:
+        """Plan again when the next piece of work gets toxic or may be tried again, whatever else happens or not."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        times = [t for t in (self._planner.next_expiry_ns(), self._planner.next_due_ns()) if t is not None]
+        if times:
+            delay = min(max(0.0, (min(times) - now) / NANOSECONDS), LONGEST_TIMER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     # What workers say (called by `WorkerRegistry`)
 
@@ -312,11 +354,11 @@ class Scheduler:
         self._wake()
 
     def worker_gone(self, lost: list[Work], *, died: bool) -> None:
-        """Requeue what a worker had, with its deadline; quarantine what was there at too many deaths."""
+        """Requeue what a worker had, with its deadline; quarantine what kills workers."""
         self._stats.worker_deaths += died
+        killer = blame(lost) if died else None
         for work in lost:
-            work.deaths += died
-            if work.deaths >= MAX_DEATHS:
+            if work is killer:
                 self._die(work, ErrorKind.QUARANTINED, f"in flight at {work.deaths} worker deaths")
             else:
                 self._requeue(work)
@@ -341,7 +383,7 @@ class Scheduler:
             return
         now = time.time_ns()
         if work.event_id in self._admission.killed:
-            self._outcomes.expired(work, now, "killed by its source before it was answered")
+            self._outcomes.expired(work, now, KILLED)
             return
         if work.toxic_ns and now > work.toxic_ns:
             self._outcomes.expired(work, now, "answered after its class's toxic age")
@@ -351,23 +393,38 @@ class Scheduler:
         self._outcomes.signal(work, result, engine, prompt_version)
 
     def request_failed(self, work: Work, failure: Failure) -> None:
-        """Try again where that may help, with the original deadline; else the event becomes a dead letter."""
+        """Try again later where that may help, with the original deadline; else the event becomes a dead letter."""
         self._stats.returned += 1
         work.refusals += 1
-        if failure.retryable and work.refusals < self._settings.max_attempts:
-            self._requeue(work)
-        else:
+        if not failure.retryable or work.refusals >= self._settings.max_attempts:
             self._die(work, failure.kind, failure.message)
+        elif self._still_ours(work):
+            self._stats.retried += 1
+            work.forget_run()
+            self._planner.retry(work, time.time_ns())
         self._wake()
 
-    def _requeue(self, work: Work) -> None:
-        if not self._ledger.owns(work.origin):
-            self._stats.stale_outcomes += 1
+    def _again(self, work: Work, now: int) -> None:
+        """Queue work that has waited for its next attempt, unless nobody wants it any more."""
+        if work.event_id in self._admission.killed:
             self._end(work)
-            return
-        self._stats.requeued += 1
-        work.forget_run()
-        self._planner.add(work)
+            self._outcomes.expired(work, now, KILLED)
+        else:
+            self._planner.add(work)
+
+    def _requeue(self, work: Work) -> None:
+        if self._still_ours(work):
+            self._stats.requeued += 1
+            work.forget_run()
+            self._planner.add(work)
+
+    def _still_ours(self, work: Work) -> bool:
+        """Return whether work that a worker gave back belongs to us; it has ended here when it does not."""
+        if self._ledger.owns(work.origin):
+            return True
+        self._stats.stale_outcomes += 1
+        self._end(work)
+        return False
 
     def _die(self, work: Work, kind: str, message: str) -> None:
         self._end(work)
@@ -384,7 +441,8 @@ class Scheduler:
     def _confirmed(self, receipts: list[object]) -> None:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
-            self._ledger.finish(receipt.origin)
+            for origin in receipt.origins:
+                self._ledger.finish(origin)
         self._concluded(receipts)
 
     def _concluded(self, receipts: list[object]) -> None:
@@ -414,7 +472,9 @@ class Scheduler:
 
     def _status(self) -> SchedulerStatus:
         state = self._state
-        if state == "running" and self._broker.away:
+        if state == "running" and self._limit.tripped:
+            state = STOPPED_BY_DEAD_LETTERS
+        elif state == "running" and self._broker.away:
             state = "kafka_away"
         elif state == "running" and (self._completions.stalled or any(intake.stalled for intake in self._intakes)):
             state = "stalled"
@@ -441,6 +501,7 @@ class Scheduler:
             workers=self._workers.status(),
             undecodable=self._stats.undecodable,
             stamps_dropped=self._stamps.dropped,
+            retrying=self._planner.retrying,
             unconfirmed=self._publisher.pending,
             unfinished=self._ledger.unfinished(intake.topic for intake in self._intakes),
         )

@@ -47,5 +47,7 @@ class Stats:
         """Requests that came back from workers, answered or failed; the watchdog wants to see this move."""
         self.worker_deaths = 0
         self.requeued = 0
+        self.retried = 0
+        """Failures after which an event got another attempt."""
         self.revoked = 0
         """Less urgent requests that were taken back from a worker to make room."""

@@ -1,15 +1,18 @@
-"""One event on its way through the scheduler, from the input record to its outcome."""
+"""One event, or one chunk of a filing, on its way through the scheduler, from the input record to its outcome."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from schemas.enums import Stage
 from schemas.records import Nanoseconds, Stamps
+
+if TYPE_CHECKING:
+    from scheduler.filings import Part
 
 Headers = tuple[tuple[str, bytes | None], ...]
 """Record headers; Kafka allows a header without a value."""
@@ -36,6 +39,8 @@ class State(IntEnum):
     IN_FLIGHT = 1
     DONE = 2
     DROPPED = 3
+    RETRYING = 4
+    """It failed and waits for its next attempt."""
 
 
 class Source(Struct, kw_only=True, frozen=True):
@@ -46,6 +51,13 @@ class Source(Struct, kw_only=True, frozen=True):
     published_at_ns: Nanoseconds = 0
     accepted_at_ns: Nanoseconds = 0
     received_at_ns: Nanoseconds = 0
+
+
+class Readable(Struct, kw_only=True, frozen=True):
+    """The text of a news event, for what is looked up in it once there is a signal."""
+
+    headline: str = ""
+    body: str = ""
 
 
 class Original(NamedTuple):
@@ -76,10 +88,14 @@ class Work(Struct, kw_only=True, gc=False):
         runs: how often it was given to a worker.
         deaths: how many workers died with it in flight.
         refusals: how often an engine failed it and said that another try may help.
+        suspect: it was in flight at too many deaths, with others: it runs apart from other suspects until it is clear
+            which of them kills engines.
         late: it can no longer meet its deadline, so it waits until nothing waits that still can.
         floor: it was dispatched as its class's guaranteed share.
         alone: when it was dispatched, its worker had no other urgent work.
         productive: its present run has produced a token.
+        part: of a chunk, the part of the filing that it is from; its record is the part's own, not another copy.
+        chunk: its place among the part's chunks.
     """
 
     origin: Origin
@@ -106,10 +122,13 @@ class Work(Struct, kw_only=True, gc=False):
     runs: int = 0
     deaths: int = 0
     refusals: int = 0
+    suspect: bool = False
     late: bool = False
     floor: bool = False
     alone: bool = False
     productive: bool = False
+    part: Part | None = None
+    chunk: int = 0
 
     def original(self) -> Original:
         """Return the input record."""
@@ -138,6 +157,11 @@ class Work(Struct, kw_only=True, gc=False):
             return Stage.FIRST_TOKEN
         return Stage.DISPATCHED if self.dispatched_ns else Stage.QUEUED
 
+    @property
+    def behind(self) -> bool:
+        """Whether it waits behind all other work of its class: its failures must not cost work that has none."""
+        return self.refusals > 0 or self.suspect
+
     def forget_run(self) -> None:
         """Clear what one run left behind, so that a requeued event looks queued; its deadline stays."""
         self.dispatched_ns = self.engine_started_ns = self.first_token_ns = self.completed_ns = 0
@@ -149,3 +173,4 @@ _pack = msgspec.msgpack.Encoder().encode
 unpacked = msgspec.msgpack.Decoder(Original).decode
 """The `Original` that `Original.packed` packed."""
 read_source = msgspec.json.Decoder(Source).decode
+read_readable = msgspec.json.Decoder(Readable).decode

@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 
 from scheduler.budgets import WorkerBudget
+from scheduler.filing_text import ChunkSize
 from scheduler.planner import Planner
 from scheduler.reconcile import Reconciler
 from scheduler.tokens import TextTokenizer, TokenizerFileError
@@ -79,6 +80,14 @@ class WorkerRegistry:
     def made_by(self, worker_id: str, extractor: str) -> tuple[EngineInfo, str]:
         """Return the engine and the prompt version behind a worker's answers."""
         return self._made_by[worker_id, extractor]
+
+    def chunk_size(self, extractor: str) -> ChunkSize:
+        """Return how an extractor wants a long text; while workers disagree, during an upgrade, the smallest."""
+        offered = [e for m in self._members.values() for e in m.hello.extractors if e.name == extractor]
+        split = [e for e in offered if e.chunk_tokens > 0]
+        if not split or len(split) < len(offered):
+            return ChunkSize(0, 0)
+        return min((ChunkSize(e.chunk_tokens, e.overlap_tokens) for e in split), key=lambda size: size.most)
 
     def status(self) -> list[WorkerStatus]:
         """Return one entry per worker."""

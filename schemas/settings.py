@@ -325,7 +325,7 @@ class SchedulerSettings(Frozen):
     limits: LimitSettings = LimitSettings()
     max_queued: Annotated[int, Field(ge=1)] = 200_000
     max_queued_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 192.0
-    commit_seconds: Seconds = 0.5
+    commit_seconds: Seconds = 0.2
     session_seconds: Seconds = 10.0
     drain_seconds: Annotated[float, Field(ge=0)] = 6.0
     delivery: Literal["at_least_once", "transactional"] = "at_least_once"

@@ -6,6 +6,13 @@ from msgspec import Struct
 
 from schemas.frames import Extractor, Limits
 
+STOPPED_BY_DEAD_LETTERS = "stopped_by_dead_letters"
+"""The state of a scheduler that takes nothing in any more (see `schemas.settings.DeadLetterSettings`)."""
+STOPPED_METRIC = "tapewire_stopped_by_dead_letters"
+"""The gauge that is 1 in that state."""
+STOPPED_MEND = "mend what makes the dead letters (tapewire dlq ls), then restart the scheduler; nothing is lost"
+"""What to tell whoever sees that state."""
+
 
 class ClassStatus(Struct, kw_only=True, frozen=True):
     """One service class: what arrived since the start, what waits, what runs, how it ended."""

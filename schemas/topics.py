@@ -27,7 +27,7 @@ HEADER_RETRY = "tapewire-retry"
 HEADER_TRUNCATED_FROM = "tapewire-truncated-from"
 """Original length in bytes of a dead letter whose value the broker would not take whole."""
 
-PASSED_THROUGH = frozenset({HEADER_TRACE_PARENT, HEADER_TRACE_STATE, HEADER_REPLAY_RUN})
+PASSED_THROUGH = frozenset({HEADER_TRACE_PARENT, HEADER_TRACE_STATE, HEADER_REPLAY_RUN, HEADER_RETRY})
 """Headers of an input record that its signal or expired record carries on."""
 
 

@@ -18,7 +18,9 @@ from aiokafka.errors import KafkaError
 
 from ops.embedded import EmbeddedKafka, EmbeddedRedis
 from ops.topics import ensure_topics, topic_names
+from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings, RedisSettings
+from tests.own_kafka import LAUNCHER_VARIABLE, OwnKafka, launcher
 
 KAFKA_VARIABLE = "TAPEWIRE_TEST_KAFKA"
 REDIS_VARIABLE = "TAPEWIRE_TEST_REDIS"
@@ -115,6 +117,33 @@ async def kafka_settings(kafka: Broker, topic_prefix: str) -> AsyncIterator[Kafk
                 await admin.delete_topics(list(topic_names(settings)))
             finally:
                 await admin.close()
+
+
+@pytest.fixture(scope="session")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnKafka]:
+    """A real Apache Kafka that a test may kill, as long as it starts it again."""
+    program = launcher()
+    if program is None:
+        pytest.skip(f"kills its broker, and the embedded one forgets: name an Apache Kafka in {LAUNCHER_VARIABLE}")
+    broker = OwnKafka(program, tmp_path_factory.mktemp("kafka"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest_asyncio.fixture
+async def own_settings(own_kafka: OwnKafka, topic_prefix: str) -> KafkaSettings:
+    """Settings for topics of this test's own on that broker, which exist."""
+    settings = KafkaSettings(bootstrap=own_kafka.bootstrap, topic_prefix=topic_prefix, connect_seconds=5)
+    async with asyncio.timeout(2 * CONNECT_SECONDS):
+        while True:
+            # A cluster that was just started answers with errors until its coordinators are there.
+            with contextlib.suppress(UnavailableError, KafkaError):
+                await ensure_topics(settings)
+                return settings
+            await asyncio.sleep(0.2)
 
 
 @pytest.fixture

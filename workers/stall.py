@@ -9,7 +9,9 @@ class StallWatch:
     """Adds up the time for which an engine had requests and made no step.
 
     vLLM has stopped admitting for ever with a green health check (vllm#53130), and a stopped engine process is as
-    quiet: nothing but the missing steps tells. Time in which the worker itself did not run does not count.
+    quiet: nothing but the missing steps tells. Only a step starts the count anew, not an empty engine: urgent requests
+    are taken back within a quarter of a second when nobody answers them, and a stuck engine is empty in between. Time
+    in which the worker itself did not run does not count.
 
     Args:
         most_between: longest time between two looks that counts, in seconds.
@@ -32,6 +34,8 @@ class StallWatch:
         """
         between = min(now - self._looked_at, self.most_between)
         self._looked_at = now
-        self.seconds = 0.0 if steps != self._steps or not in_flight else self.seconds + between
-        self._steps = steps
+        if steps != self._steps:
+            self._steps, self.seconds = steps, 0.0
+        elif in_flight:
+            self.seconds += between
         return self.seconds

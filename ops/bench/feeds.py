@@ -20,7 +20,7 @@ from rich.table import Table
 from ops.bench.edgar_stand_in import EASTERN, EdgarStandIn
 from ops.bench.made_filings import filed, quarterly_html, submission
 from ops.bench.news_feed import news_latencies
-from ops.bench.overhead import BenchError
+from ops.bench.services import BenchError
 from ops.config import Settings
 from ops.embedded import EmbeddedKafka, EmbeddedRedis
 from ops.percentiles import percentile

@@ -13,13 +13,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ops.bench.cli import app as bench_app
 from ops.commands.options import Config, EngineName, Json, Model, settings_of
 from ops.quality.evaluate import Mode
 from ops.runtime import EXIT_FAILED, run
 from ops.text import visible
 
 Extractor = Annotated[str, typer.Option("--extractor", help="What is asked: headline, filing, or one of your own.")]
-Head = Annotated[str, typer.Option("--head", help="Which answer of the extractor is judged.")]
+Head = Annotated[str, typer.Option("--head", help="Which answer of the extractor it is about.")]
 Concurrency = Annotated[
     int, typer.Option(min=1, max=1024, help="Texts in the engine at once; 1 gives the latency of a text alone.")
 ]
@@ -29,9 +30,10 @@ Calibrations = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add the commands; the benchmark goes to ``bench``."""
     app.command("eval")(evaluate)
     app.command()(calibrate)
+    bench_app.command()(injection)
 
 
 def evaluate(
@@ -139,6 +141,28 @@ def calibrate(
         show_calibration(found)
     if found.bad or found.failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def injection(
+    *,
+    model: Model = None,
+    engine: EngineName = None,
+    extractor: Extractor = "headline",
+    calibrations: Calibrations = None,
+    concurrency: Concurrency = 8,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """How often hostile text changes an answer, per kind of attack, with and without each defence. Takes minutes."""
+    from ops.quality import injection as bench
+
+    settings = settings_of(config, {"worker": {"model": model, "engine": engine, "calibrations": calibrations}})
+    with progress() as say:
+        found = run(lambda _: bench.measure(settings.worker, extractor, concurrency, say), drains=False)
+    if as_json:
+        sys.stdout.write(json.dumps(found.as_dict()) + "\n")
+    else:
+        bench.show(found)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from scheduler.tokens import TextTokenizer
+from scheduler.hygiene import clean, same_length
+from scheduler.tokens import TextTokenizer, Tokens
 from schemas.enums import Direction
 from schemas.errors import ConfigError
 from schemas.frames import Answer, Extractor, Failure, Request, Result, Started
@@ -111,7 +112,9 @@ class Asker:
         self.description = description
         self.extractor = extractor
         self.tokenizer = TextTokenizer(description.tokenizer_json, description.info.tokenizer_hash)
-        self.text_limit = description.limits.max_model_len - extractor.prompt_tokens - extractor.max_new_tokens
+        room = description.limits.max_model_len - extractor.prompt_tokens - extractor.max_new_tokens
+        # What is read piece by piece is judged by its first piece: as much as one answer is about.
+        self.text_limit = min(room, extractor.chunk_tokens or room)
 
     @property
     def heads(self) -> dict[str, list[str]]:
@@ -119,7 +122,12 @@ class Asker:
         return self.extractor.heads or {DIRECTION: [direction.value for direction in Direction]}
 
     async def ask(
-        self, texts: Sequence[str], *, concurrency: int = 1, say: Say | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        concurrency: int = 1,
+        encode: Callable[[str], Tokens] | None = None,
+        say: Say | None = None,
     ) -> tuple[list[Reply], StepCount]:
         """Ask about texts.
 
@@ -127,6 +135,7 @@ class Asker:
             texts: as the records have them.
             concurrency: texts in the engine at the same time. With one, the latency is that of a text alone and the
                 steps are what a text costs.
+            encode: from text to tokens; none means the scheduler's way.
             say: told the progress.
 
         Returns:
@@ -143,7 +152,7 @@ class Asker:
         async def one(text: str) -> Reply:
             nonlocal done
             async with slots:
-                reply = await self._one(text)
+                reply = await self._one((encode or self.encode)(text))
             done += 1
             if say is not None:
                 say(f"{done} of {len(texts)} texts")
@@ -159,10 +168,14 @@ class Asker:
         counted, self._sink.count = self._sink.count, before
         return [task.result() for task in tasks], counted
 
-    async def _one(self, text: str) -> Reply:
+    def encode(self, text: str) -> Tokens:
+        """Return a text as the scheduler would send it: cleaned, special tokens as text, cut to the limit."""
+        cleaned = same_length(text) if self.extractor.chunk_tokens else clean(text)
+        return self.tokenizer.encode([cleaned], self.text_limit)[0]
+
+    async def _one(self, tokens: Tokens) -> Reply:
         self._serial += 1
         number = self._serial
-        tokens = self.tokenizer.encode([text], self.text_limit)[0]
         request = Request(
             request_id=number,
             text_tokens=tokens.ids,

@@ -1,4 +1,9 @@
-"""``tapewire calibrate``: label priors from unlabelled texts, a temperature from labelled ones, stored as one file."""
+"""``tapewire calibrate``: label priors from unlabelled texts, a temperature from labelled ones, stored as one file.
+
+One head at a time. Taking the priors out makes all labels equally frequent over the texts, which suits a direction and
+ruins a head whose labels are not: of 166 FiQA headlines with a known kind of event, SmolLM2-135M's own label is right
+for 57 %, and for 36 % after its priors were taken out.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,15 @@ from ops.quality.metrics import Judged, Scores, scores
 from ops.quality.texts import Item, LineError, TextFile, check_usable, read_texts, with_labels
 from ops.quality.topic import newest_texts
 from schemas.errors import ConfigError, UnavailableError
-from workers.calibration import Calibration, HeadCalibration, save_calibration
+from workers.calibration import (
+    SETTING,
+    SHIPPED,
+    Calibration,
+    HeadCalibration,
+    find,
+    load_calibrations,
+    save_calibration,
+)
 
 DIRECTORY = Path("calibrations")
 """Where calibrations go when no setting says."""
@@ -37,7 +50,7 @@ class Plan:
         file: texts for the priors where no topic is given; with ``labelled`` also labels for the temperature.
         labelled: the file has labels.
         extractor: what is asked.
-        head: which answer the labels are of.
+        head: which answer is calibrated; the labels are of it.
         source: which texts these are, for people; empty means what the flags say.
         into: directory for the result; none means the configured one.
         concurrency: texts in the engine at once.
@@ -61,7 +74,7 @@ class Outcome:
     Args:
         calibration: as it was saved.
         path: where.
-        head: that the labels are of.
+        head: that was calibrated.
         before, after: scores of the labelled texts with the plain label scores, and calibrated by a temperature that
             was fitted on other texts; none without labels.
         bad: lines that were passed over.
@@ -122,6 +135,8 @@ async def calibrate(settings: Settings, plan: Plan, say: Say) -> Outcome:
         EngineDiedError: the engine is gone.
     """
     check_plan(plan)
+    directory = plan.into or settings.worker.calibrations or DIRECTORY
+    known = _known(settings, directory)
     texts = await _read(settings, plan, say)
     async with asking(settings.worker, plan.extractor, say) as asker:
         labels = head_labels(asker, plan.head)
@@ -129,15 +144,18 @@ async def calibrate(settings: Settings, plan: Plan, say: Say) -> Outcome:
         replies, _ = await asker.ask(texts.unlabelled, concurrency=plan.concurrency, say=say)
         # A file of labelled texts gives the priors too when no topic does: one pass is enough for both.
         judged = replies if plan.topic is None else await _ask_labelled(asker, plan, texts, say)
-    answered = [reply for reply in replies if reply.raw]
+    answered = [reply for reply in replies if plan.head in reply.raw]
     if not answered:
         raise UnavailableError("the engine", "--extractor", f"no text was answered; {_why(replies)}")
-    heads = {name: fit([r.raw[name] for r in answered if name in r.raw], found) for name, found in asker.heads.items()}
+    head = fit([reply.raw[plan.head] for reply in answered], labels)
     before = after = None
     pairs = [(i, r.raw[plan.head]) for i, r in zip(texts.labelled, judged, strict=False) if plan.head in r.raw]
     if pairs:
-        heads[plan.head], before, after = _with_labels(heads[plan.head], pairs, plan.head)
+        head, before, after = _with_labels(head, pairs, plan.head)
     info = asker.description.info
+    old = find(known, info.model_revision, asker.extractor.prompt_version)
+    # What other heads have had so far stays; a worker takes one calibration for all heads of an extractor.
+    heads = {**(old.heads if old is not None else {}), plan.head: head}
     calibration = Calibration(
         model_revision=info.model_revision,
         prompt_version=asker.extractor.prompt_version,
@@ -149,7 +167,6 @@ async def calibrate(settings: Settings, plan: Plan, say: Say) -> Outcome:
         labelled=len(pairs),
         made_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
-    directory = plan.into or settings.worker.calibrations or DIRECTORY
     return Outcome(
         calibration=calibration,
         path=save_calibration(calibration, directory),
@@ -158,8 +175,18 @@ async def calibrate(settings: Settings, plan: Plan, say: Say) -> Outcome:
         after=after,
         bad=texts.bad,
         passed_over=texts.passed_over,
-        failed=sum(not reply.raw for reply in [*replies, *([] if judged is replies else judged)]),
+        failed=sum(plan.head not in reply.raw for reply in [*replies, *([] if judged is replies else judged)]),
     )
+
+
+def _known(settings: Settings, directory: Path) -> list[Calibration]:
+    """Return what is stored so far, and make the directory: that it cannot be made is better told before the work."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(SETTING, f"{directory}: {error.strerror or error}") from None
+    configured = [settings.worker.calibrations] if settings.worker.calibrations not in (None, directory) else []
+    return load_calibrations([SHIPPED, *configured, directory])
 
 
 def check_plan(plan: Plan) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ops.quality.ask import Say
 from ops.results import TopicReader
-from scheduler.classify import text_of
+from scheduler.classify import clean_news, text_of
 from schemas.codec import decode_filing, decode_news
 from schemas.enums import NewsStatus
 from schemas.errors import ConfigError, DecodeError, UnavailableError
@@ -95,4 +95,4 @@ def _take(found: TopicTexts, topic: str, value: bytes) -> None:
     if isinstance(event, NewsEvent) and event.status is NewsStatus.KILLED:
         found.passed_over += 1
         return
-    found.texts.append(text_of(event))
+    found.texts.append(clean_news(event) if isinstance(event, NewsEvent) else text_of(event))

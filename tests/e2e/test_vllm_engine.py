@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import math
+import multiprocessing
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -38,6 +41,7 @@ from schemas.frames import (
 from schemas.identity import tokenizer_hash
 from schemas.settings import LinkSettings, WorkerSettings
 from tests.workers.conftest import FakeScheduler, RunningWorker
+from workers.engine import EngineDiedError
 from workers.extractor_files import read_extractor
 from workers.prompts import load_tokenizer
 
@@ -51,6 +55,8 @@ pytestmark = [
 START = 400.0
 """Seconds for the first start on a busy machine: converting the model once, loading it, warming up."""
 PATIENCE = 120.0
+STUCK_SECONDS = 10.0
+"""Much more than a step takes here, 0.1 s on an idle machine, and little enough to wait for."""
 
 FILING = (
     "Item 5.02. Departure of Directors or Certain Officers. On 3 March the chief financial officer of Norvane Mills "
@@ -97,8 +103,11 @@ class Ended:
 class Bench:
     """A warm worker, welcomed into a session, and the scheduler's end of its link."""
 
-    def __init__(self, scheduler: FakeScheduler, hello: Hello, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, scheduler: FakeScheduler, hello: Hello, tokenizer: Tokenizer, worker: RunningWorker | None = None
+    ) -> None:
         self.scheduler = scheduler
+        self.worker = worker
         self.hello = hello
         self.tokenizer = tokenizer
         self._next_id = 0
@@ -159,7 +168,9 @@ class Bench:
 async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     """Start the worker once, wait until it is warm, and see it off at the end."""
     folder: Path = tmp_path_factory.mktemp("link")
-    link = LinkSettings(address=f"ipc://{folder}/s", heartbeat_seconds=0.1, dead_after_seconds=30)
+    link = LinkSettings(
+        address=f"ipc://{folder}/s", heartbeat_seconds=0.1, dead_after_seconds=30, stuck_after_seconds=STUCK_SECONDS
+    )
     scheduler = FakeScheduler(link.address)
     own = tmp_path_factory.mktemp("extractors")
     (own / "object.toml").write_text(OBJECT)
@@ -189,7 +200,9 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
         file = await scheduler.expect(TokenizerFile)
         assert file.tokenizer_hash == tokenizer_hash(file.data)
         await scheduler.welcome("s")
-        yield Bench(scheduler, await hello, load_tokenizer(file.data, "hello"))
+        yield Bench(scheduler, await hello, load_tokenizer(file.data, "hello"), worker)
+        if worker.task.done():
+            return  # the last test has ended it
         worker.stop.set()
         assert (await scheduler.expect(Goodbye, PATIENCE)).session == "s"
         await worker.ended()
@@ -382,6 +395,23 @@ async def test_a_policy_reaches_vllms_scheduler(bench: Bench) -> None:
     assert sum(report.prefill_tokens for report in ended.reports) > 10 * 32
     assert all(report.prefill_tokens <= 32 * report.steps for report in ended.reports)
     bench.scheduler.send(Requests(session="s", requests=[], policy=valve(512)))
+
+
+async def test_a_stopped_engine_process_ends_the_worker(bench: Bench) -> None:
+    """The engine's own process stands still while ours is healthy: the worker says it died and ends it."""
+    (core,) = multiprocessing.active_children()
+    assert core.pid is not None
+    assert bench.worker is not None
+    os.kill(core.pid, signal.SIGSTOP)
+    bench.send(bench.request("Quillan Press names a chair"), bench.request(FILING, "filing"))
+    while not isinstance(frame := await bench.scheduler.receive(PATIENCE), Goodbye):
+        assert isinstance(frame, Heartbeat | StepReport), frame
+    assert frame.died
+    assert "it has 2 requests and made no step for" in frame.reason
+    with pytest.raises(EngineDiedError, match=r"link\.stuck_after_seconds is 10"):
+        await bench.worker.ended()
+    core.join(PATIENCE)
+    assert core.exitcode == -signal.SIGKILL
 
 
 def valve(tokens: int) -> StepPolicy:

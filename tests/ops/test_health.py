@@ -7,13 +7,13 @@ import socket
 import msgspec
 import pytest
 import redis
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
 from ops.config import Settings
 from ops.embedded import free_port
 from ops.health import UnhealthyError, check_scheduler, check_worker, main
 from schemas.settings import KafkaSettings, RedisSettings, SchedulerSettings, WorkerSettings
-from schemas.status import SchedulerStatus, WorkerStatus
+from schemas.status import STOPPED_METRIC, SchedulerStatus, WorkerStatus
 from schemas.topics import Topics
 
 
@@ -32,6 +32,20 @@ def test_a_scheduler_that_serves_metrics_is_healthy() -> None:
     thread.join()
     with pytest.raises(UnhealthyError, match=str(port)):
         check_scheduler(scheduler_on(port))
+
+
+def test_a_scheduler_that_dead_letters_stopped_is_healthy_and_says_so() -> None:
+    """The check passes, so that nobody restarts it into the same, and what it prints says what to mend."""
+    registry = CollectorRegistry()
+    gauge = Gauge(STOPPED_METRIC, "As the scheduler has it.", registry=registry)
+    port = free_port()
+    server, thread = start_http_server(port, "127.0.0.1", registry)
+    assert "stopped" not in check_scheduler(scheduler_on(port))
+    gauge.set(1)
+    assert "tapewire dlq ls" in check_scheduler(scheduler_on(port))
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def test_a_scheduler_without_metrics_cannot_be_checked() -> None:

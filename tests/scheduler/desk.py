@@ -6,12 +6,13 @@ import asyncio
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from scheduler.link import WorkerLink
 from scheduler.planner import Plan, Planner
-from scheduler.service import MAX_DEATHS
+from scheduler.quarantine import MAX_DEATHS
 from scheduler.work import Work
 from scheduler.workers import WorkerRegistry
 from schemas.frames import Failure, Request, Result, Started
@@ -32,9 +33,15 @@ class Desk:
     Args:
         link: where its workers come.
         ended: how often each event has ended, in earlier lives too.
+        make_link: makes something else than a socket.
     """
 
-    def __init__(self, link: LinkSettings, ended: Counter[str] | None = None) -> None:
+    def __init__(
+        self,
+        link: LinkSettings,
+        ended: Counter[str] | None = None,
+        make_link: Callable[[str, WorkerRegistry], Any] | None = None,
+    ) -> None:
         self.ended: Counter[str] = ended if ended is not None else Counter()
         self.quarantined: list[str] = []
         self.deaths = 0
@@ -44,7 +51,9 @@ class Desk:
         settings = SchedulerSettings(classes=CLASSES)
         self.planner = Planner(CLASSES, first_request_id=time.time_ns() // 1000)
         self.registry = WorkerRegistry(self.planner, settings, self)
-        self.link = WorkerLink(link, uuid.uuid4().hex, self.registry)
+        session = uuid.uuid4().hex
+        self.link = make_link(session, self.registry) if make_link else WorkerLink(link, session, self.registry)
+        self.closed = False
         self._pump_scheduled = False
 
     def add(self, event_id: str, class_index: int = 1, tokens: int = 20) -> None:
@@ -85,6 +94,8 @@ class Desk:
 
     def _pump(self) -> None:
         self._pump_scheduled = False
+        if self.closed:
+            return
         self.carry_out(self.planner.plan(time.time_ns()))
 
     def carry_out(self, plan: Plan) -> None:

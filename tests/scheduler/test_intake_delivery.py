@@ -21,6 +21,7 @@ from aiokafka.errors import (
 
 from scheduler import intake as intake_module
 from scheduler import offset_map
+from scheduler.commits import Commits
 from scheduler.errors import OffsetsLostError
 from scheduler.intake import Intake
 from scheduler.ledger import SMALLEST_LIMIT, Ledger, Partition
@@ -70,7 +71,7 @@ async def test_no_record_is_handed_out_before_the_ledger_has_its_partition(
     kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the maps take, `getmany` gives nothing meanwhile: such a record would be lost or done again."""
-    await publish_numbers(kafka_settings, range(40))
+    await commit_as_group(kafka_settings, dict.fromkeys(range(kafka_settings.partitions), (0, "")))
     during: list[int] = []
 
     async def slow(_kafka: Any, client: AIOKafkaConsumer, _group: Any, tps: Iterable[TopicPartition], _t: Any) -> Any:
@@ -82,17 +83,22 @@ async def test_no_record_is_handed_out_before_the_ledger_has_its_partition(
             return fetched
 
         client.getmany = counting
-        for tp in tps:
-            # What aiokafka does for a new group; with a position it fetches and hands out.
-            await client.seek_to_beginning(tp)
         await until(lambda: len(during) >= 4)
         del client.getmany
+        taker.room = True
         return {(tp.topic, tp.partition): [(2, 4)] for tp in tps}
 
-    monkeypatch.setattr(intake_module, "finished_before", slow)
-    async with running_intake(kafka_settings) as (_, taker):
-        await until(lambda: len(taker.values) >= 32)
+    with structlog.testing.capture_logs() as logs:
+        async with running_intake(kafka_settings) as (intake, taker):
+            await until(lambda: bool(taker.ledger.partitions(intake.topic)))
+            taker.room = False
+            await until(lambda: intake.paused)
+            await publish_numbers(kafka_settings, range(40))
+            monkeypatch.setattr(intake_module, "finished_before", slow)
+            await rejoin(intake)
+            await until(lambda: len(taker.values) >= 32)
         assert set(during[:4]) == {0}
+        assert "records_given_back" not in [entry["event"] for entry in logs]
         assert numbers(taker) == [n for n in range(40) if n // 4 not in (2, 3)]
 
 
@@ -252,6 +258,7 @@ async def test_commits_that_fail_do_not_end_consumption(kafka_settings: KafkaSet
                 await publish_numbers(kafka_settings, range(start, start + 8))
                 await until(lambda start=start: len(taker.values) >= start + 8)  # type: ignore[misc]  # bound at once
                 await intake.commit()
+            assert isinstance(intake._commits, Commits)
             assert failed == intake._commits.failures == 5
             assert await committed(kafka_settings, intake.topic) == {}
             intake._client.commit = commit
@@ -332,13 +339,17 @@ async def test_a_commit_without_room_for_any_map_still_moves(kafka_settings: Kaf
         for origin in origins:
             taker.ledger.finish(origin)
             await intake.commit()
+        assert isinstance(intake._commits, Commits)
         assert intake._commits.failures == 0
         assert (await committed(kafka_settings, intake.topic))[0] == 9
         taker.ledger.forget([(intake.topic, 0)])
 
 
-async def test_a_revoke_ends_the_commit_that_is_running(kafka_settings: KafkaSettings) -> None:
+async def test_a_revoke_ends_the_commit_that_is_running(
+    kafka_settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A commit that hangs is over before the revoke makes its own: it could come again after the rebalance."""
+    monkeypatch.setattr(intake_module, "COMMIT_SECONDS", 3600.0)
     await publish_numbers(kafka_settings, range(40))
     async with running_intake(kafka_settings) as (intake, taker):
         await until(lambda: len(taker.values) >= 40)

@@ -250,9 +250,20 @@ def test_steps_and_idle_time_are_progress() -> None:
     room.join()
     for steps in range(4):
         room.wait(20.0, "w1", steps=steps, in_flight=1)
-    room.wait(100.0, "w1", steps=3, in_flight=0)
-    room.wait(20.0, "w1", steps=3, in_flight=1)
+    room.wait(1000.0, "w1", steps=3, in_flight=0)
     assert room.heard() == []
+
+
+def test_an_engine_that_is_stuck_between_expiries_is_stuck() -> None:
+    """What it does not answer is taken back, so it is empty half of the time: the other half adds up."""
+    room = Room()
+    room.join()
+    for _ in range(119):
+        room.wait(TICK, "w1", steps=9, in_flight=1)
+        room.wait(TICK, "w1", steps=9, in_flight=0)
+    assert room.heard() == []
+    room.wait(1.0, "w1", steps=9, in_flight=1)
+    assert [call[0] for call in room.heard()] == ["left"]
 
 
 def test_lists_that_come_in_one_go_are_compared_once() -> None:

@@ -127,6 +127,7 @@ class PlannerMachine(RuleBasedStateMachine):
         assert _shown(plan) == _shown(mirrored)
         late = [(self.flying[int(w.event_id)], w.request_id) for w in plan.expired if int(w.event_id) in self.flying]
         assert plan.aborts[: len(late)] == late
+        waited = set(self.queued)  # a floor comes first in a plan: what it was owed for may expire in the same one
         for work in plan.expired:
             # Urgent work may be given up before its toxic age, when no engine can be done with it by then.
             assert work.toxic_ns
@@ -144,7 +145,7 @@ class PlannerMachine(RuleBasedStateMachine):
             assert number in self.queued, "dispatched what was not waiting"
             assert not work.toxic_ns or work.toxic_ns > self.now
             if work.floor:
-                assert any(self.twin.works[n].class_index < work.class_index for n in self.queued - {number})
+                assert any(self.twin.works[n].class_index < work.class_index for n in waited - {number})
             self.twin.productive[number] = False
             self.queued.remove(number)
             self.flying[number] = worker_id

@@ -242,17 +242,29 @@ async def test_a_producer_out_of_step_is_made_anew(settings: KafkaSettings) -> N
 
 
 async def test_a_killed_broker_keeps_both_halves_together(own_kafka: OwnKafka, own_settings: KafkaSettings) -> None:
-    """Killed in the middle of transactions and started again: each signal visible once, offsets match."""
+    """Killed with a transaction open and started again: each signal visible once, offsets match."""
     async with _desk(own_settings, session_seconds=6.0) as desk:
-        for _ in range(10):
-            desk.publish(400)
-            await asyncio.sleep(0.01)
-        await until(lambda: len(desk.committed) > 100)
+        desk.publish(400)
+        assert await desk.publisher.flush(30)
+        # Held before its commit: a single broker that dies between the answer to a commit and the markers of it may
+        # forget the markers (see docs/delivery.md), and that is not what this test is about.
+        producer: Any = desk.publisher._streams[desk.news].producer
+        held = asyncio.Event()
+
+        async def held_back() -> None:
+            held.set()
+            await asyncio.Event().wait()
+
+        producer.commit_transaction = held_back
+        desk.publish(400)
+        await asyncio.wait_for(held.wait(), 30)
         await asyncio.to_thread(own_kafka.kill)
         desk.publish(1000)
         await asyncio.to_thread(own_kafka.start)
+        desk.publisher.renew("what the watch does once the cluster answers")
         assert await desk.publisher.flush(60)
-        assert await desk.check_together() == 5000
+        assert await desk.check_together() == 1800
+        assert desk.publisher.republished == 400
 
 
 async def test_a_broker_frozen_past_the_transactions_limit(own_kafka: OwnKafka, own_settings: KafkaSettings) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from scheduler.filing_text import ChunkSize
 from scheduler.planner import Planner
 from scheduler.work import State, Work
 from scheduler.workers import WorkerRegistry
@@ -207,6 +209,22 @@ def test_only_workers_that_take_urgent_work_keep_room_for_it(classes: list[str],
         for work, worker_id in plan:
             planner.prefilled(worker_id, work.request_id)  # so that the steps have room again
     assert dispatched == slots
+
+
+def test_the_size_of_chunks_is_what_every_worker_can_do() -> None:
+    """While workers disagree, in the middle of an upgrade, the smaller chunks hold, and none where one never splits."""
+    registry, _, _ = _registry()
+    registry.tokenizer_file("w1", _loaded())
+    assert registry.chunk_size("filing") == ChunkSize(0, 0)
+    splits = {
+        n: msgspec.structs.replace(make.extractor("filing"), chunk_tokens=n, overlap_tokens=8) for n in (256, 128)
+    }
+    for number, filing in splits.items():
+        registry.worker_joined(make.hello(f"w{number}", extractors=[make.extractor("headline"), filing]))
+    assert registry.chunk_size("filing") == ChunkSize(128, 8)
+    assert registry.chunk_size("headline") == ChunkSize(0, 0)
+    registry.worker_joined(make.hello("old"))
+    assert registry.chunk_size("filing") == ChunkSize(0, 0)
 
 
 def _two_workers_with(*works: Work) -> tuple[WorkerRegistry, Planner, _Events]:

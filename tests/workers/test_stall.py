@@ -11,15 +11,24 @@ def test_time_without_a_step_adds_up_while_there_are_requests() -> None:
     assert [watch.look(now, 3, 7) for now in (0.0, 0.5, 1.0, 1.75)] == [0.0, 0.5, 1.0, 1.75]
 
 
-def test_a_step_or_an_empty_engine_starts_anew() -> None:
-    """One step is progress however late, and an engine with nothing to do is never stuck."""
+def test_a_step_starts_anew() -> None:
+    """One step is progress, however late it comes."""
     watch = StallWatch(most_between=1.0)
     watch.look(0.0, 1, 1)
-    assert watch.look(0.5, 1, 1) == 0.5
-    assert watch.look(1.0, 1, 2) == 0.0
-    assert watch.look(1.5, 1, 2) == 0.5
-    assert watch.look(2.0, 0, 2) == 0.0
-    assert watch.look(2.5, 1, 2) == 0.5
+    assert [watch.look(now, 1, steps) for now, steps in ((0.5, 1), (1.0, 2), (1.5, 2))] == [0.5, 0.0, 0.5]
+
+
+def test_an_engine_with_nothing_to_do_is_not_stuck() -> None:
+    """Hours without a request add nothing."""
+    watch = StallWatch(most_between=1.0)
+    assert [watch.look(float(now), 0, 1) for now in range(5)] == [0.0] * 5
+
+
+def test_requests_that_are_taken_back_prove_nothing() -> None:
+    """A stuck engine whose requests expire is empty between them, and the time with requests adds up all the same."""
+    watch = StallWatch(most_between=1.0)
+    watch.look(0.0, 0, 1)
+    assert [watch.look(float(now), now % 2, 1) for now in range(1, 6)] == [1.0, 1.0, 2.0, 2.0, 3.0]
 
 
 def test_our_own_pause_does_not_count() -> None:

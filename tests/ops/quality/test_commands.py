@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.ops.command import assert_refused, tapewire
-from workers.calibration import load_calibrations
+from workers.calibration import HeadCalibration, load_calibrations, save_calibration
 
 LABELS = ("positive", "negative", "neutral")
 
@@ -37,7 +38,7 @@ def test_eval_prints_one_object(labelled: Path, tmp_path: Path) -> None:
     assert found["n"] == 40
     assert found["majority"] == pytest.approx(14 / 40)
     assert {"accuracy", "macro_f1", "brier", "ece", "coverage", "raw", "reliability"} <= found.keys()
-    assert found["decode_steps_per_item"] == 1.0
+    assert found["decode_steps_per_item"] == 3.0, "one step per head of the headline"
     assert {label: figures["n"] for label, figures in found["latency_ms"].items()} == {
         "bullish": 14, "bearish": 13, "neutral": 13
     }  # fmt: skip
@@ -85,6 +86,20 @@ def test_calibrate_then_eval(labelled: Path, tmp_path: Path) -> None:
     assert found["ece"] != found["raw"]["ece"]
     plain = _json("eval", "--file", str(labelled), "--calibrations", str(into), "--calibration", "none")
     assert plain["ece"] == plain["raw"]["ece"]
+
+
+def test_calibrating_again_keeps_other_heads(labelled: Path, tmp_path: Path) -> None:
+    """A head that a stored calibration has beside the one that is calibrated now is taken over unchanged."""
+    into = tmp_path / "made"
+    made = _json("calibrate", "--file", str(labelled), "--into", str(into))
+    (first,) = load_calibrations([into])
+    other = HeadCalibration(labels=["a", "b"], log_priors=[-0.5, -1.5], temperature=2.0)
+    into.joinpath(f"{first.id}.json").unlink()
+    save_calibration(structs.replace(first, heads={**first.heads, "mood": other}), into)
+    again = _json("calibrate", "--file", str(labelled), "--labelled", "--into", str(into))
+    assert again["heads"]["mood"]["temperature"] == 2.0
+    assert again["heads"]["direction"]["log_priors"] == made["heads"]["direction"]["log_priors"]
+    assert again["heads"]["direction"]["temperature"] != 1.0
 
 
 def test_calibrate_says_how_a_worker_takes_it_up(labelled: Path, tmp_path: Path) -> None:
