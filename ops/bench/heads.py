@@ -278,11 +278,18 @@ class _Bench:
         async for _output in self._engine.generate(f"f{next(self._serial)}", ids, params, 2):
             pass
 
+    async def _afresh(self, texts: Sequence[str]) -> list[Distributions]:
+        """Ask about texts that the prefix cache has forgotten."""
+        await self._engine.llm.reset_prefix_cache()
+        return await self.headlines(SEQUENCE, texts)
+
     async def repeat(self, count: int) -> Repeat:
         """Ask the same texts twice alone and once beside filings and each other."""
         texts = self.texts(count)
-        first, again = [await self.headlines(SEQUENCE, texts) for _ in range(2)]
+        first = await self._afresh(texts)
+        again = await self._afresh(texts)
         async with _filings(self._filing):
+            await self._engine.llm.reset_prefix_cache()
             beside = await asyncio.gather(*(self._headline(SEQUENCE, text) for text in texts))
         pairs = list(zip(first, beside, strict=True))
         heads = list(first[0])
