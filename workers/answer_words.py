@@ -1,7 +1,7 @@
 """Hides the words of an answer where they stand in a text: what the model does not read there it cannot copy.
 
-A small model answers with whatever label word stood in the text last (docs/quality.md has the figures). Among honest
-headlines about one in a hundred has such a word, and loses it.
+A small model answers with whatever label word stood in the text last (docs/quality.md has the figures). Of
+honest headlines about one in 160 has such a word, and loses it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ async def test_newest_texts_of_a_topic(kafka_settings: KafkaSettings) -> None:
     found = await newest_texts(kafka_settings, "news", 5, lambda _: None)
     # Partition 0 has the even records, 12 not readable; partition 1 the odd ones, 11 a retraction; it is shorter, and
     # so gives the odd one of five.
-    assert sorted(found.texts) == ["Headline 10\nWith a body.", "Headline 7", "Headline 9"]
+    assert sorted(found.texts) == ["Headline 10. With a body.", "Headline 7", "Headline 9"]
     assert found.passed_over == 2
     everything = await newest_texts(kafka_settings, "news", 1_000, lambda _: None)
     assert len(everything.texts) == 11
