@@ -18,7 +18,7 @@ PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
 IS_NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help install named-model demo test lint types unit format clean
+.PHONY: help install named-model demo test chaos lint types unit format clean
 
 help: ## show this list
 	@echo "make ..."
@@ -45,8 +45,11 @@ demo: named-model install ## install, then the whole path on sample events with 
 		*) set -- --engine vllm --model "$(MODEL)" ;; \
 	esac; exec $(BIN)/tapewire demo "$$@" $(DEMO_FLAGS)
 
-test: install lint types ## install, lint, types and all tests, those against real vLLM on the CPU included
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+test: install lint types ## install, lint, types and all tests but chaos, those against real vLLM on the CPU included
+	$(BIN)/python -m pytest -m "not chaos" $(PYTEST_FLAGS)
+
+chaos: install ## faults against real processes under load on a real Apache Kafka; a few minutes
+	$(BIN)/python -m pytest tests/chaos -m chaos $(PYTEST_FLAGS)
 
 lint: install ## ruff, check and format
 	$(BIN)/ruff check .
@@ -56,7 +59,7 @@ types: install ## mypy
 	$(BIN)/mypy
 
 unit: install ## the tests that need no broker, no model and no other process
-	$(BIN)/python -m pytest -m "not integration and not e2e and not vllm and not docker" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "not integration and not e2e and not vllm and not docker and not chaos" $(PYTEST_FLAGS)
 
 format: install ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix .

@@ -62,6 +62,9 @@ class Accounts:
         self._topics = topics
         self.classes = {c.name: ClassAccount(slo_ms=c.slo_ms) for c in classes}
         self.outcomes: Counter[Outcome] = Counter()
+        """Input records by how they ended: one signal may end all the parts of a filing."""
+        self.stamped = 0
+        """Entries that the stamps stream must have: one per signal or expired record."""
         self.duplicates = 0
         self.unreadable = 0
         self.last_signals: deque[Signal] = deque(maxlen=SHOWN_SIGNALS)
@@ -90,9 +93,13 @@ class Accounts:
         return [source for source in sources if source not in self.ended]
 
     def _signal(self, signal: Signal) -> None:
-        if not self._first((signal.topic, signal.partition, signal.offset), Outcome.SIGNAL):
+        if signal.filing is not None and signal.filing.partial:
+            self.last_signals.append(signal)  # no outcome: the whole one follows
+            return
+        if not self._any_first(sources(signal), Outcome.SIGNAL):
             return
         self.last_signals.append(signal)
+        self.stamped += 1
         account = self.classes.get(signal.service_class)
         if account is None:
             return
@@ -101,7 +108,8 @@ class Accounts:
             account.latencies_ns.append(latency)
 
     def _expired(self, expired: Expired) -> None:
-        first = self._first((expired.topic, expired.partition, expired.offset), Outcome.EXPIRED)
+        first = self._any_first([(expired.topic, expired.partition, expired.offset)], Outcome.EXPIRED)
+        self.stamped += first
         if first and (account := self.classes.get(expired.service_class)) is not None:
             account.expired += 1
 
@@ -111,12 +119,21 @@ class Accounts:
             int(header(record, HEADER_SOURCE_PARTITION)),
             int(header(record, HEADER_SOURCE_OFFSET)),
         )
-        self._first(source, Outcome.DEAD_LETTER)
+        self._any_first([source], Outcome.DEAD_LETTER)
 
-    def _first(self, source: Source, outcome: Outcome) -> bool:
-        if source in self.ended:
+    def _any_first(self, sources: list[Source], outcome: Outcome) -> bool:
+        """End input records; False, and a duplicate, where all of them had ended before."""
+        new = [source for source in sources if source not in self.ended]
+        if not new:
             self.duplicates += 1
             return False
-        self.ended.add(source)
-        self.outcomes[outcome] += 1
+        self.ended.update(new)
+        self.outcomes[outcome] += len(new)
         return True
+
+
+def sources(signal: Signal) -> list[Source]:
+    """Return the input records that a signal answers: all parts of a filing, and one otherwise."""
+    if signal.filing is None:
+        return [(signal.topic, signal.partition, signal.offset)]
+    return [(source.topic, source.partition, source.offset) for source in signal.filing.sources]

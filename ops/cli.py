@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ops.bench.cli import app as bench_app
-from ops.commands import data, dlq, look, plan, services
+from ops.commands import data, dlq, extractors, look, plan, quality, services
 from ops.commands.options import DEBUG_FLAG, debugging
 from ops.runtime import Forced, Interrupted, exit_code_of, interruptible
 from ops.supervisor import die_with_parent
@@ -23,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (services, data, dlq, look, plan):
+for module in (services, data, dlq, look, plan, quality, extractors):
     module.register(app)
 app.add_typer(bench_app, name="bench")
 

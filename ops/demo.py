@@ -248,17 +248,12 @@ class _Demo:
 
     async def _stamps(self, redis: Any, key: str) -> int:
         deadline = time.monotonic() + STAMP_WAIT_SECONDS
-        outcomes = self._accounts.outcomes
         while True:
             found = 0
             with contextlib.suppress(RedisError, OSError):
                 found = int(await redis.xlen(key))
             # A record that cannot be decoded has no class, and no stamps.
-            if (
-                found >= outcomes[Outcome.SIGNAL] + outcomes[Outcome.EXPIRED]
-                or self._stop.is_set()
-                or time.monotonic() > deadline
-            ):
+            if found >= self._accounts.stamped or self._stop.is_set() or time.monotonic() > deadline:
                 return found
             await asyncio.sleep(TICK_SECONDS)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from producers.events import repeated
 from producers.sample_data import sample_events
-from schemas.records import Event, NewsEvent
+from schemas.records import Event, FilingEvent, NewsEvent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,15 @@ def chosen(count: int | None) -> tuple[list[Event], list[Event]]:
     if count is None:
         return news, filings
     share = round(count * len(filings) / (len(news) + len(filings)))
-    return list(repeated(news, count - share)), list(repeated(filings, share))
+    fed = list(repeated(filings, share))
+    # A filing whose last part never comes is waited for, half a minute by default.
+    while fed and not _is_last_part(fed[-1]):
+        fed.pop()
+    return list(repeated(news, count - len(fed))), fed
+
+
+def _is_last_part(event: Event) -> bool:
+    return not isinstance(event, FilingEvent) or event.part == event.parts
 
 
 def text_of(event: Event) -> str:

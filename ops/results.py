@@ -73,6 +73,20 @@ class TopicReader:
         found: dict[Any, int] = await self._consumer.end_offsets(self._consumer.assignment())
         return found
 
+    async def first_offsets(self) -> dict[Any, int]:
+        """Return the lowest offset that Kafka still holds, of every partition read."""
+        found: dict[Any, int] = await self._consumer.beginning_offsets(self._consumer.assignment())
+        return found
+
+    def seek(self, partition: Any, offset: int) -> None:
+        """Read a partition from this offset on."""
+        self._consumer.seek(partition, offset)
+
+    async def position(self, partition: Any) -> int:
+        """Return the next offset that will be read; it passes over holes, which no record tells of."""
+        found: int = await self._consumer.position(partition)
+        return found
+
 
 def header(record: Any, name: str) -> str:
     """Return one header of a record as text, or the empty string."""

@@ -98,6 +98,8 @@ def signal_line(signal: Signal, text: str = "") -> Text:
     else:
         line.append(f"{signal.direction.value:<9}{signal.score:+.2f}  ", style=COLORS[signal.direction])
     line.append(f"{took} {'late' if signal.late else '':<5}", style="red" if signal.late else "")
+    if signal.filing is not None and (signal.filing.partial or signal.filing.missing_parts):
+        line.append(f"partial {signal.filing.coverage:.0%} ", style="yellow")
     line.append(f"{shortened(' '.join(signal.instruments) or '-', 20):<21}{shortened(text or signal.event_id, 80)}")
     return line
 

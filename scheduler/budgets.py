@@ -36,6 +36,7 @@ class Use:
         prompt_tokens: prompt tokens that have to be computed (the cached prefix is not among them).
         kv_blocks: KV blocks it can grow to.
         urgent: it belongs to the most urgent class.
+        answer_tokens: longest answer; the step that ends the prefill gives the first token, each other takes a step.
         late: it is urgent and can no longer meet its deadline.
         prefilling: it has not produced its first token.
     """
@@ -44,6 +45,7 @@ class Use:
     prompt_tokens: int
     kv_blocks: int
     urgent: bool
+    answer_tokens: int = 1
     late: bool = False
     prefilling: bool = True
 
@@ -109,6 +111,7 @@ class WorkerBudget:
             prompt_tokens=fresh,
             kv_blocks=ceil((fresh + wrap.max_new_tokens) / block),
             urgent=urgent,
+            answer_tokens=wrap.max_new_tokens,
             late=late,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from scheduler.hygiene import news_text
 from schemas.records import Event, NewsEvent
 from schemas.settings import ClassSettings, RuleSettings
 
@@ -61,8 +62,13 @@ def _headline_or_text(event: Event) -> str:
     return event.headline if isinstance(event, NewsEvent) else event.text
 
 
+def clean_news(event: NewsEvent) -> str:
+    """Return `text_of` a news event as the model reads it: one line without anything that a reader would not see."""
+    return news_text(event.headline, "\n".join(event.changed) or event.body)
+
+
 def text_of(event: Event) -> str:
-    """Return the text that is classified and that the model reads: headline and body, or the filing part.
+    """Return the text of an event as it came: headline and body, or the filing part.
 
     Of a statement only the changed sentences: they are the news in it.
     """

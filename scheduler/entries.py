@@ -34,8 +34,13 @@ class Entry:
 
     @property
     def origin(self) -> Origin:
-        """The input offset that it finishes."""
+        """The input offset that it is about."""
         return origin_of(self.record.receipt)
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The input offsets that it finishes."""
+        return origins_of(self.record.receipt)
 
 
 class BatchError(Exception):
@@ -53,9 +58,15 @@ class BatchError(Exception):
 
 
 def origin_of(receipt: Receipt) -> Origin:
-    """Return the input offset that a receipt stands for; the default mode takes any object for one."""
+    """Return the input offset that a receipt is about; the default mode takes any object for one."""
     origin: Origin = receipt.origin  # type: ignore[attr-defined]  # see above
     return origin
+
+
+def origins_of(receipt: Receipt) -> tuple[Origin, ...]:
+    """Return the input offsets that are done once a receipt comes back: all parts of a filing, or none of them yet."""
+    origins: tuple[Origin, ...] = getattr(receipt, "origins", (origin_of(receipt),))
+    return origins
 
 
 async def send(producer: AIOKafkaProducer, entries: list[Entry]) -> None:

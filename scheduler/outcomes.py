@@ -10,10 +10,11 @@ from typing import NamedTuple
 import structlog
 
 from scheduler.dead_letter_limit import DeadLetterLimit
+from scheduler.instruments import Instruments
 from scheduler.producer import TOO_LARGE
 from scheduler.publisher import OutHeaders, Outlet, Record
 from scheduler.stats import Stats
-from scheduler.work import Headers, Origin, Original, Work, read_source, unpacked
+from scheduler.work import Headers, Origin, Original, Work, read_readable, read_source, unpacked
 from schemas.codec import encode_json
 from schemas.enums import Direction, Outcome, SignalKind, Stage
 from schemas.errors import ErrorKind
@@ -71,14 +72,22 @@ class Receipt(NamedTuple):
     """What comes back when an outcome is confirmed.
 
     Args:
-        origin: the input offset that is done now.
-        entry: the stamps to write; None for records that never had a class.
+        origin: the input offset that it is about.
+        entry: the stamps to write; None for records that never had a class, and for what is no outcome.
         record: the packed input record, for a dead letter in place of what the broker refuses.
+        parts: the records that are done now, where that is not the one at ``origin``: one signal ends all parts of a
+            filing, and a partial one ends none.
     """
 
     origin: Origin
     entry: StampEntry | None
     record: bytes = b""
+    parts: tuple[Work, ...] | None = None
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The input offsets that are done once this is confirmed."""
+        return (self.origin,) if self.parts is None else tuple(part.origin for part in self.parts)
 
 
 class Outcomes:
@@ -90,6 +99,7 @@ class Outcomes:
         stats: the counters.
         limit: when dead letters must stop; without one they never do.
         written_by: id and life of this scheduler, for a header of everything that it writes.
+        instruments: finds those of events that bring none.
     """
 
     def __init__(
@@ -99,9 +109,12 @@ class Outcomes:
         stats: Stats,
         limit: DeadLetterLimit | None = None,
         written_by: str = "",
+        instruments: Instruments | None = None,
     ) -> None:
+        self._instruments = instruments or Instruments()
         self._publisher = publisher
-        self._topics = topics
+        # Read once: a topic's name is put together whenever it is asked for.
+        self._signals, self._expired, self._dead_letters = topics.outputs
         self._stats = stats
         self._limit = limit
         # Made once: every record of this life carries the same bytes.
@@ -124,7 +137,7 @@ class Outcomes:
         self._unconfirmed[receipt.origin[:2]] -= 1
 
     def _publish(self, topic: str, key: bytes | None, value: bytes, headers: OutHeaders, receipt: Receipt) -> None:
-        if self._limit is not None and topic != self._topics.dead_letters:
+        if self._limit is not None and topic != self._dead_letters:
             self._limit.ended(time.monotonic())
         self._unconfirmed[receipt.origin[:2]] += 1
         self._publisher.publish(topic, key, value, headers, receipt)
@@ -134,7 +147,7 @@ class Outcomes:
         receipt = record.receipt
         assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
         self._unconfirmed[receipt.origin[:2]] -= 1
-        if topic != self._topics.dead_letters:
+        if topic != self._dead_letters:
             kind = ErrorKind.RECORD_TOO_LARGE if isinstance(error, TOO_LARGE) else ErrorKind.INVALID_VALUE
             if not self._admits(kind):
                 return
@@ -154,7 +167,7 @@ class Outcomes:
         out = list(headers)
         if HEADER_TRUNCATED_FROM not in dict(out):
             out.append((HEADER_TRUNCATED_FROM, str(len(record.value)).encode()))
-        self._publish(self._topics.dead_letters, key, value, out, receipt)
+        self._publish(self._dead_letters, key, value, out, receipt)
 
     def signal(self, work: Work, result: Result, engine: EngineInfo, prompt_version: str) -> None:
         """Publish what the model said about an event."""
@@ -166,6 +179,7 @@ class Outcomes:
         late = now > work.deadline_ns
         counters = self._stats.classes[work.class_index]
         answer = result.answer
+        instruments = source.instruments or self._found(original)
         probabilities = answer.probabilities
         signal = Signal(
             signal_id=signal_id(work.event_id, source.version, engine.model_revision, prompt_version),
@@ -184,16 +198,24 @@ class Outcomes:
             deadline_ns=work.deadline_ns,
             late=late,
             stamps=stamps,
-            instruments=source.instruments,
+            instruments=instruments,
             event_type=answer.event_type,
             event_type_probability=answer.event_type_probability,
+            calibration_id=answer.calibration_id,
+            heads=answer.heads,
+            raw=answer.raw,
             truncated=work.truncated,
         )
         counters.signal((now - work.event_time_ns) / NANOSECONDS, late=late)
-        key = (source.instruments[0] if source.instruments else work.event_id).encode()
+        key = (instruments[0] if instruments else work.event_id).encode()
         receipt = self._receipt(work, Outcome.SIGNAL, stamps, late=late)
-        headers = self._headers(work.event_id, original.headers)
-        self._publish(self._topics.signals, key, encode_json(signal), headers, receipt)
+        headers = self.headers(work.event_id, original.headers)
+        self._publish(self._signals, key, encode_json(signal), headers, receipt)
+
+    def _found(self, original: Original) -> list[str]:
+        """Return the instruments that the text of a news event writes as such."""
+        readable = read_readable(original.value)
+        return self._instruments.of([], (), (readable.headline, readable.body))
 
     def expired(self, work: Work, now: int, reason: str) -> None:
         """Publish that an event was not worth running any more."""
@@ -219,8 +241,8 @@ class Outcomes:
             instruments=source.instruments,
         )
         receipt = self._receipt(work, Outcome.EXPIRED, stamps, late=True)
-        headers = self._headers(work.event_id, original.headers)
-        self._publish(self._topics.expired, work.event_id.encode(), encode_json(expired), headers, receipt)
+        headers = self.headers(work.event_id, original.headers)
+        self._publish(self._expired, work.event_id.encode(), encode_json(expired), headers, receipt)
 
     def retraction(self, event: NewsEvent, origin: Origin, original: Original, stamps: Stamps) -> None:
         """Publish that what was said about a killed story no longer holds; no engine is asked."""
@@ -263,9 +285,9 @@ class Outcomes:
             stamps=stamps,
         )
         key = (event.instruments[0] if event.instruments else event.event_id).encode()
-        out = self._headers(event.event_id, original.headers)
+        out = self.headers(event.event_id, original.headers)
         receipt = Receipt(origin, entry, original.packed())
-        self._publish(self._topics.signals, key, encode_json(signal), out, receipt)
+        self._publish(self._signals, key, encode_json(signal), out, receipt)
 
     def dead_work(self, work: Work, kind: str, message: str) -> None:
         """Publish an event that was decoded and classified but cannot be answered, or hold it (see `stopped`)."""
@@ -332,9 +354,9 @@ class Outcomes:
             added.append((HEADER_TRUNCATED_FROM, str(len(original.value)).encode()))
         key, value, headers = cut or original
         kept = [h for h in headers if h[0] not in OWN_HEADERS]
-        self._publish(self._topics.dead_letters, key, value, [*kept, *added, *self._own[1:]], receipt)
+        self._publish(self._dead_letters, key, value, [*kept, *added, *self._own[1:]], receipt)
 
-    def _headers(self, event_id: str, source: Headers) -> OutHeaders:
+    def headers(self, event_id: str, source: Headers) -> OutHeaders:
         """Return the headers of an output record: ours, and what an input record passes through."""
         own: OutHeaders = [(HEADER_EVENT_ID, event_id.encode()), *self._own]
         if not source:

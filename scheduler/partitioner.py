@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 
-from aiokafka.partitioner import murmur2
+_SEED, _FACTOR, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 
 class Partitioner:
@@ -29,6 +30,18 @@ class Partitioner:
 
 @lru_cache(maxsize=65_536)
 def _hash(key: bytes) -> int:
-    """Kafka's own hash, cached, as it is pure Python."""
-    hashed: int = murmur2(key)
-    return hashed & 0x7FFFFFFF
+    """Kafka's own hash of a key: murmur2, 32 bits, without its sign.
+
+    aiokafka has it as well, byte by byte in Python; word by word it takes half as long, and every expired event has a
+    key that was never seen before.
+    """
+    mixed = _SEED ^ len(key)
+    words = len(key) // 4
+    for word in struct.unpack_from(f"<{words}I", key):
+        word = word * _FACTOR & _MASK
+        word = (word ^ word >> 24) * _FACTOR & _MASK
+        mixed = (mixed * _FACTOR & _MASK) ^ word
+    if rest := key[4 * words :]:
+        mixed = (mixed ^ int.from_bytes(rest, "little")) * _FACTOR & _MASK
+    mixed = (mixed ^ mixed >> 13) * _FACTOR & _MASK
+    return (mixed ^ mixed >> 15) & 0x7FFFFFFF

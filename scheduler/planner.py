@@ -197,11 +197,13 @@ class Planner:
         lends = frozenset(range(len(self.classes))) - takes if self._valve.lend and URGENT in takes else frozenset()
         slo = self.classes[URGENT].slo_ms / 1000
         most = budget.limits.max_num_batched_tokens
+        urgent = budget.extractors.get(self.classes[URGENT].extractor)
+        answer = 1 if urgent is None else urgent.max_new_tokens
         self._workers[worker_id] = PoolWorker(
             worker_id,
             budget,
             StepModel(StepCosts.prior(self._valve)),
-            Valve(slo, self._valve, most, gated=gated, steps_ahead=steps_ahead),
+            Valve(slo, self._valve, most, gated=gated, steps_ahead=steps_ahead, answer_tokens=answer),
             takes,
             lends,
             gated,

@@ -165,13 +165,14 @@ class PoolWorker:
         tokens = budget.urgent_tokens + use.prompt_tokens
         if use.late or not self.gated:
             tokens += budget.late_tokens
-        steps = tokens // budget.limits.max_num_batched_tokens + 1
+        steps = tokens // budget.limits.max_num_batched_tokens + use.answer_tokens
         seconds = self._wait_seconds + steps * self._step_seconds + tokens * self.model.costs.prefill_token
         return now_ns + int((seconds + self.overhead_seconds) * NANOSECONDS)
 
     def least_seconds(self, use: Use) -> float:
         """Return what an urgent request costs with the engine to itself: no plan can be faster."""
-        return self.model.costs.seconds(use.prompt_tokens)
+        costs = self.model.costs
+        return costs.seconds(use.prompt_tokens) + (use.answer_tokens - 1) * costs.seconds(0, 1)
 
     def load(self) -> float:
         """Return how full the next step is, as a share of what the engine can take."""

@@ -7,7 +7,7 @@ import gc
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -18,12 +18,14 @@ from scheduler.admit import Admission
 from scheduler.broker_watch import BrokerWatch
 from scheduler.commits import Committer
 from scheduler.dead_letter_limit import DeadLetterLimit
+from scheduler.filing_desk import FilingDesk
+from scheduler.instruments import load_instruments
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
 from scheduler.lost_offsets import LostOffsets
 from scheduler.metrics import MetricsServer
-from scheduler.outcomes import NANOSECONDS, Outcomes, Receipt
+from scheduler.outcomes import NANOSECONDS, Receipt
 from scheduler.planner import Plan, Planner
 from scheduler.publisher import Publisher, Record
 from scheduler.quarantine import blame
@@ -75,7 +77,7 @@ async def serve(
 
     Raises:
         ConfigError: a setting that an operator must mend.
-        UnavailableError: Kafka, Redis, a topic or the link's address cannot be used at start.
+        UnavailableError: Kafka, a topic or the link's address cannot be used at start, or Redis refuses us.
         SchedulerError: the scheduler cannot go on without losing events; everything unconfirmed stays uncommitted.
     """
     await Scheduler(settings, kafka, redis, link).run(stop)
@@ -106,9 +108,18 @@ class Scheduler:
         self._publisher, commits = self._make_publisher(kafka)
         self._broker = BrokerWatch(self._publisher, self._waits, settings.publish_seconds)
         self._limit = DeadLetterLimit(settings.dead_letters)
-        written_by = f"{settings.id}/{self._session[:SESSION_DIGITS]}"
-        self._outcomes = Outcomes(self._publisher, topics, self._stats, self._limit, written_by)
-        self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue)
+        self._outcomes = FilingDesk(
+            self._publisher,
+            topics,
+            self._stats,
+            settings,
+            self._room,
+            self._queue,
+            load_instruments(settings.company_tickers),
+            self._limit,
+            f"{settings.id}/{self._session[:SESSION_DIGITS]}",
+        )
+        self._admission = Admission(settings, topics, self._ledger, self._outcomes, self._queue, self._outcomes.take)
         self._stamps = StampWriter(redis, topics, self._status)
         self._workers = WorkerRegistry(self._planner, settings, self)
         self._link = WorkerLink(link, self._session, self._workers)
@@ -210,6 +221,7 @@ class Scheduler:
         if self._timer is not None:
             self._timer.cancel()
         self._admission.close()
+        self._outcomes.close()
         await self._publisher.stop()
         await self._stamps.stop(STAMPS_SECONDS)
         self._link.close()
@@ -233,6 +245,8 @@ class Scheduler:
 
     def has_room(self, topic: str) -> bool:
         """Return whether more events of a topic may be taken in."""
+        if not self._room.has_room(topic):
+            self._outcomes.make_room(topic)
         publisher = self._publisher
         piled_up = publisher.pending >= MAX_UNCONFIRMED or publisher.pending_bytes >= MAX_UNCONFIRMED_BYTES
         return not self._limit.tripped and not piled_up and self._room.has_room(topic)
@@ -241,7 +255,8 @@ class Scheduler:
         """Admit what intake fetched."""
         tokenizer: TextTokenizer | None = self._workers.tokenizer
         assert tokenizer is not None  # noqa: S101 - intake starts after the first worker brought it
-        await self._admission.admit(topic, records, tokenizer, self._workers.text_limit)
+        sizes = [self._workers.chunk_size(c.extractor) for c in self._settings.classes]
+        await self._admission.admit(topic, records, tokenizer, self._workers.text_limit, sizes)
         self._wake()
 
     def lost(self, lost: LostOffsets, origin: Origin) -> None:
@@ -252,6 +267,13 @@ class Scheduler:
         """Drop what waits for these partitions, then wait for what runs and for its confirmations."""
         for work in self._planner.drop_queued(lambda w: w.origin[:2] in partitions):
             self._room.leave(work)
+        self._outcomes.forget(partitions, waiting_only=True)
+        try:
+            return await self._ended(partitions, timeout)
+        finally:
+            self._outcomes.forget(partitions)
+
+    async def _ended(self, partitions: set[Partition], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while self._outcomes.unconfirmed(partitions) or any(
             w.origin[:2] in partitions for w in self._planner.in_flight_work()
@@ -262,7 +284,8 @@ class Scheduler:
         return True
 
     def _queue(self, work: Work) -> None:
-        self._stats.classes[work.class_index].arrived += 1
+        if work.part is None:  # a filing's part was counted when it came
+            self._stats.classes[work.class_index].arrived += 1
         self._room.enter(work)
         self._planner.add(work)
 
@@ -330,10 +353,12 @@ class Scheduler:
         """A worker can take work."""
         self._wake()
 
-    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
+    def worker_gone(self, lost: list[Work], *, died: bool, moved: Sequence[Work] = ()) -> None:
         """Requeue what a worker had, with its deadline; quarantine what kills workers."""
         self._stats.worker_deaths += died
-        killer = blame(lost) if died else None
+        killer = blame([*lost, *moved]) if died else None
+        if killer is not None and not any(work is killer for work in lost):
+            killer.suspect = True  # it runs elsewhere by now; the next death with it in flight ends it
         for work in lost:
             if work is killer:
                 self._die(work, ErrorKind.QUARANTINED, f"in flight at {work.deaths} worker deaths")
@@ -418,7 +443,8 @@ class Scheduler:
     def _confirmed(self, receipts: list[object]) -> None:
         for receipt in receipts:
             assert isinstance(receipt, Receipt)  # noqa: S101 - outcomes publish with nothing else
-            self._ledger.finish(receipt.origin)
+            for origin in receipt.origins:
+                self._ledger.finish(origin)
         self._concluded(receipts)
 
     def _concluded(self, receipts: list[object]) -> None:

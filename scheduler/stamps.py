@@ -15,6 +15,8 @@ import structlog
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
     ClusterDownError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -89,16 +91,21 @@ class StampWriter:
         self.written = 0
 
     async def start(self) -> None:
-        """Check that Redis answers, then start writing.
+        """Start writing; a Redis that is away now costs stamps until it is back, as it does later.
 
         Raises:
-            UnavailableError: Redis does not answer or refuses us.
+            UnavailableError: Redis answers and refuses us (a password, a right), which only a person can mend.
         """
         try:
             await self._client.ping()
+        except (AuthenticationError, AuthorizationError, ResponseError) as error:
+            if isinstance(error, AuthenticationError | AuthorizationError) or _lasting(error):
+                await self._client.aclose()
+                raise UnavailableError(f"Redis at {_public(self._settings.url)}", "redis.url", str(error)) from None
+            self._tell(error)
         except (RedisError, OSError) as error:
-            await self._client.aclose()
-            raise UnavailableError(f"Redis at {_public(self._settings.url)}", "redis.url", str(error)) from None
+            # Schedulers that restart while Redis is down must still find each other's work.
+            self._tell(error)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def add(self, entry: StampEntry) -> None:

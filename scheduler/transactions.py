@@ -243,10 +243,10 @@ class Transactions:
             await send(producer, entries)
         epochs = {(entry.origin[:2], entry.origin.epoch) for entry in entries}
         self._check(epochs)
-        for entry in entries:
-            if entry.origin not in self._finished:
-                self._finished.add(entry.origin)
-                offsets.finish(entry.origin)
+        for origin in (origin for entry in entries for origin in entry.origins):
+            if origin not in self._finished:
+                self._finished.add(origin)
+                offsets.finish(origin)
         commits = self._commits = dict(offsets.commits(self._topic))
         if commits:
             epochs |= {(partition, commit.epoch) for partition, commit in commits.items()}
@@ -270,7 +270,7 @@ class Transactions:
         lost = [entry for entry in entries if not owns(entry.origin)]
         if lost:
             entries = [entry for entry in entries if owns(entry.origin)]
-            self._finished.difference_update(entry.origin for entry in lost)
+            self._finished.difference_update(origin for entry in lost for origin in entry.origins)
             self._owner.forget(lost)
             self._owner.on_dropped([entry.record.receipt for entry in lost])
         return entries

@@ -1,12 +1,13 @@
 """The valve: how many tokens of a step less urgent classes may fill, so that an arriving headline still meets its SLO.
 
 A headline that arrives at the worst moment waits for the step that runs (and for those that the engine has decided
-ahead), then needs a step of its own. The valve spends what the SLO leaves beside that, all of it and no more::
+ahead), then needs steps of its own: one for its prompt and the first token of its answer, one for each further token.
+The valve spends what the SLO leaves beside that, all of it and no more::
 
-    (1 + steps ahead) * S(T) + own step + overhead <= SLO * (1 - margin)
+    (1 + steps ahead) * S(T) + own steps + overhead <= SLO * (1 - margin)
 
-``S(T)`` is the predicted step with ``T`` less urgent prefill tokens. Where the engine has a step gate, the own step
-carries none of them; without one it carries as many as the step before.
+``S(T)`` is the predicted step with ``T`` less urgent prefill tokens. Where the engine has a step gate, the own steps
+carry none of them; without one they carry as many as the step before.
 """
 
 from __future__ import annotations
@@ -37,16 +38,25 @@ class Valve:
         most: step tokens of the engine.
         gated: the engine has a step gate.
         steps_ahead: steps that are already decided when a request arrives.
+        answer_tokens: of an urgent request.
     """
 
     def __init__(
-        self, slo_seconds: float, settings: ValveSettings, most: int, *, gated: bool, steps_ahead: int = 0
+        self,
+        slo_seconds: float,
+        settings: ValveSettings,
+        most: int,
+        *,
+        gated: bool,
+        steps_ahead: int = 0,
+        answer_tokens: int = 1,
     ) -> None:
         self._slo = slo_seconds
         self._settings = settings
         self._most = most
         self._gated = gated
         self._in_the_way = 1 + steps_ahead
+        self._own_steps = max(answer_tokens, 1)
         self._tokens: float | None = None
         self._read_at = 0
         self.margin = settings.margin
@@ -68,8 +78,8 @@ class Valve:
         budget = self.engine_seconds * (1 - self.margin)
         own = costs.seconds(max(urgent_tokens, URGENT_TOKENS), decodes, kv_tokens)
         base = costs.seconds(0, decodes, kv_tokens)
-        carried = self._in_the_way if self._gated else self._in_the_way + 1
-        tokens = (budget - own - self._in_the_way * base) / (carried * costs.prefill_token)
+        carried = self._in_the_way if self._gated else self._in_the_way + self._own_steps
+        tokens = (budget - own - (self._in_the_way + self._own_steps - 1) * base) / (carried * costs.prefill_token)
         return int(max(min(tokens, self._most), self._settings.min_step_tokens))
 
     def read(self, now_ns: int, costs: StepCosts, urgent_tokens: int, decodes: int, kv_tokens: float) -> int:

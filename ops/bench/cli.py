@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ops.commands.options import Config, Json, needs_extra, settings_of
+from ops.commands.options import Config, Json, Model, needs_extra, settings_of
 from ops.runtime import run
+from ops.text import stdout_console
 
 app = typer.Typer(no_args_is_help=True, help="Measure Tapewire on this machine.")
 
@@ -133,6 +134,27 @@ def planner(
 
 
 @app.command()
+def prompts(
+    *,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", dir_okay=False, help="A tokenizer.json; the simulated engine's otherwise."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What it costs to tokenise headlines and filings and to put prompts around them."""
+    from rich.console import Console
+
+    from ops.bench import prompts as bench
+
+    costs = bench.measure(tokenizer)
+    if as_json:
+        sys.stdout.write(json.dumps(costs.as_dict()) + "\n")
+    else:
+        bench.table(costs, Console())
+
+
+@app.command()
 def fidelity(
     *,
     policies: Annotated[str, typer.Option("--policies", help="Policies, separated by commas.")] = (
@@ -154,3 +176,28 @@ def fidelity(
         sys.stdout.write(json.dumps(result.as_dict()) + "\n")
     else:
         bench.table(result, Console())
+
+
+@app.command()
+def heads(
+    *,
+    model: Model = None,
+    headlines: Annotated[int, typer.Option(min=10, help="Texts per figure.")] = 60,
+    as_json: Json = False,
+    config: Config = None,
+) -> None:
+    """Two ways to ask all heads of a headline on real vLLM, and whether answers hold under load. Takes minutes."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from ops.bench import heads as bench
+
+    settings = settings_of(config, {"worker": {"model": model}} if model else None)
+    with Console(stderr=True).status("") as status:
+        result = run(
+            lambda _: bench.measure(settings, headlines, lambda message: status.update(escape(message))), drains=False
+        )
+    if as_json:
+        sys.stdout.write(json.dumps(result.as_dict()) + "\n")
+    else:
+        bench.show(result, stdout_console())

@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from ops.commands.options import Config, EngineName, Json, Model, settings_of
-from ops.runtime import leave, run
+from ops.runtime import EXIT_FAILED, leave, run, say
 
 
 class DemoEngine(StrEnum):
@@ -121,18 +121,21 @@ def worker(
         "link": {"address": connect, "keys": keys},
     }
     settings = settings_of(config, overrides)
+    from workers.engine import EngineDiedError, WorkerState
     from workers.process import serve
 
     log = structlog.get_logger()
 
     async def main(stop: asyncio.Event) -> None:
         # Who waits for the engine reads these events: a person, or the demo's progress display.
-        await serve(
-            settings.worker,
-            settings.link,
-            stop,
-            on_state=lambda state, detail: log.info("worker_state", state=state.value, detail=detail),
-        )
+        def tell(state: WorkerState, detail: str) -> None:
+            log.info("worker_state", state=state.value, detail=detail)
+
+        try:
+            await serve(settings.worker, settings.link, stop, on_state=tell)
+        except EngineDiedError as error:
+            say(str(error))
+            leave(EXIT_FAILED)
 
     run(main)
     leave()

@@ -88,9 +88,9 @@ def _seconds(job: Job, profile: Profile) -> float:
 
 
 def _most_on_time(flash: list[Job], profile: Profile, seconds: float) -> int:
-    """Return how many headlines fit into one step of this length."""
+    """Return how many headlines fit into this time: one step with all prompts, one for each further answer token."""
     costs = profile.costs
-    left = seconds - costs.step
+    left = seconds - costs.step - (profile.extractors["headline"].max_new_tokens - 1) * (costs.step + costs.floor)
     if left < costs.floor:
         return 0
     count = 0

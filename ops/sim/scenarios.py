@@ -16,6 +16,7 @@ from ops.sim.traffic import (
     CPU_CLASSES,
     FILING_TOKENS,
     FLASH,
+    HEADLINE_OUTPUT,
     HEADLINE_TOKENS,
     NS,
     Arrival,
@@ -148,7 +149,10 @@ def _cpu(rng: random.Random, profile: Profile) -> list[Arrival]:
     """The real benchmark's traffic: two dozen filings at once, headlines that compute about 130 tokens."""
     return [
         *(Arrival(0, BULK, rng.randint(*CPU_FILING_TOKENS), 64) for _ in range(24)),
-        *(Arrival(at, FLASH, rng.randint(*CPU_HEADLINE_TOKENS), 1) for at in poisson(rng, 1.2, 0.5, CPU_WINDOW.end)),
+        *(
+            Arrival(at, FLASH, rng.randint(*CPU_HEADLINE_TOKENS), HEADLINE_OUTPUT)
+            for at in poisson(rng, 1.2, 0.5, CPU_WINDOW.end)
+        ),
     ]
 
 

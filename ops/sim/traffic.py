@@ -27,6 +27,10 @@ FILING_TOKENS = (512, 2048)
 """The founding article's mix, both ends included."""
 
 
+HEADLINE_OUTPUT = 3
+"""Tokens of a headline's answer: one for each head of the shipped extractor."""
+
+
 class Arrival(NamedTuple):
     """One event.
 
@@ -43,8 +47,8 @@ class Arrival(NamedTuple):
 
 
 def headline(rng: random.Random, at_ns: int) -> Arrival:
-    """Return a headline, answered with one label token."""
-    return Arrival(at_ns, FLASH, rng.randint(*HEADLINE_TOKENS), 1)
+    """Return a headline, answered with a label token per head."""
+    return Arrival(at_ns, FLASH, rng.randint(*HEADLINE_TOKENS), HEADLINE_OUTPUT)
 
 
 def filing(rng: random.Random, at_ns: int, output_tokens: int = 128) -> Arrival:

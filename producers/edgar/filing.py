@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from producers.edgar import sgml
-from producers.edgar.header import ACCESSION, Header, Party, parse_header, ten_digits
+from producers.edgar.header import ACCESSION, Header, Party, parse_header
 from producers.edgar.items import DECIMAL_SINCE, merged
 from producers.edgar.parts import cut
 from producers.edgar.sections import sections
@@ -16,6 +16,7 @@ from producers.edgar.xml_forms import XmlForm, parse_xml_form
 from producers.errors import FeedError, FeedErrorKind
 from producers.formats import ParseContext
 from schemas.codec import is_readable
+from schemas.instruments import ten_digits
 from schemas.records import FilingEvent
 
 SKIPPED_TYPES = re.compile(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from producers.edgar.items import code_of_title
 from producers.edgar.times import acceptance_ns, compact_date
+from schemas.instruments import ten_digits
 
 HEADER_BYTES = 4 * 1024 * 1024
 """Headers of submissions with thousands of co-registrants reach hundreds of kilobytes; this is far above any."""
@@ -169,12 +170,6 @@ def parse_header(raw: bytes) -> Header:
     if not _accession(builder.values.get("accession", "")):
         builder.values["accession"] = builder.values.get("accession_of_file", "")
     return builder.header()
-
-
-def ten_digits(cik: str) -> str:
-    """Return a CIK as ten digits; ``""`` when it is none."""
-    cik = cik.strip()
-    return cik.zfill(10) if cik.isascii() and cik.isdigit() and len(cik) <= 10 else ""
 
 
 def _read_tags(text: str, builder: _Builder) -> None:

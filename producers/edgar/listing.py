@@ -10,12 +10,13 @@ import msgspec
 from lxml import etree
 from msgspec import Struct
 
-from producers.edgar.header import ACCESSION, ten_digits
+from producers.edgar.header import ACCESSION
 from producers.edgar.items import is_8k
 from producers.edgar.times import with_offset_ns
 from producers.errors import FeedError, FeedErrorKind
 from producers.formats import Listed, ParseContext
 from schemas.errors import DecodeError
+from schemas.instruments import parse_company_tickers, ten_digits
 
 BASE_URL = "https://www.sec.gov"
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -214,26 +215,16 @@ def _at(column: list[str], place: int) -> str:
     return column[place] if place < len(column) else ""
 
 
-class _Ticker(Struct):
-    cik_str: int | str
-    ticker: str
-
-
 def parse_tickers(data: bytes) -> dict[str, list[str]]:
-    """Read ``company_tickers.json``: tickers per CIK of ten digits, the most traded first, as the file orders them.
+    """Read ``company_tickers.json`` (`schemas.instruments.parse_company_tickers`).
 
     Raises:
         FeedError: it is no such file.
     """
     try:
-        rows = msgspec.json.decode(data, type=dict[str, _Ticker])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FeedError(FeedErrorKind.MALFORMED, "", f"no company_tickers.json: {str(error)[:200]}") from None
-    tickers: dict[str, list[str]] = {}
-    for row in rows.values():
-        if cik := ten_digits(str(row.cik_str)):
-            tickers.setdefault(cik, []).append(row.ticker.upper())
-    return tickers
+        return parse_company_tickers(data)
+    except DecodeError as error:
+        raise FeedError(FeedErrorKind.MALFORMED, error.field, f"no company_tickers.json: {error.reason}") from None
 
 
 def detect_current(head: bytes) -> bool:

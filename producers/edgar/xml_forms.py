@@ -10,8 +10,8 @@ from typing import Any
 
 from lxml import etree
 
-from producers.edgar.header import ten_digits
 from producers.errors import FeedError, FeedErrorKind
+from schemas.instruments import ten_digits
 
 LINES_MOST = 50_000
 DEPTH_MOST = 100

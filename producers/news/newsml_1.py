@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from producers.errors import FeedError, FeedErrorKind
-from producers.news.instruments import instrument
 from producers.news.item import Defaults, ItemBuilder, NewsItem
 from producers.news.markup import element_text, html_text, root_name, xml_root
 from schemas.enums import NewsStatus
+from schemas.instruments import instrument
 from schemas.records import Nanoseconds
 
 _STATUS = {

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from producers.errors import FeedError, FeedErrorKind
-from producers.news.instruments import instrument
 from producers.news.item import Defaults, ItemBuilder, NewsItem, id_part
 from producers.news.markup import element_text, html_text, root_name, xml_root
 from producers.news.ninjs import authority
 from schemas.enums import NewsStatus
+from schemas.instruments import instrument
 from schemas.records import Nanoseconds
 
 NAR = "{http://iptc.org/std/nar/2006-10-01/}"

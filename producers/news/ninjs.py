@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from producers.errors import FeedError, FeedErrorKind
-from producers.news.instruments import instrument
 from producers.news.item import Defaults, ItemBuilder, NewsItem
 from producers.news.markup import html_text
 from schemas.enums import NewsStatus
+from schemas.instruments import instrument
 from schemas.records import Nanoseconds
 
 MAIN_ROLES = ("main", "headline", "title", "")

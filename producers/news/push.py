@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from producers.errors import FeedError, FeedErrorKind
-from producers.news.instruments import instrument
 from producers.news.item import Defaults, ItemBuilder, NewsItem
 from producers.news.markup import html_text
 from producers.news.ninjs import authority, is_ninjs, ninjs_item
 from schemas.codec import decode_news, encode_json
 from schemas.enums import NewsStatus
+from schemas.instruments import instrument
 from schemas.records import Nanoseconds, NewsEvent
 
 ACTIONS = {

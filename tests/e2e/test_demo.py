@@ -62,11 +62,12 @@ def test_the_demo_balances_its_books(tmp_path: Path) -> None:
     assert summary["dead_letters"] == len(bad_records(LimitSettings()))
     assert summary["signals"] + summary["expired"] + summary["dead_letters"] == summary["events"]
     assert (summary["lost"], summary["duplicates"], summary["unfinished"]) == (0, 0, 0)
-    assert summary["stamps_in_redis"] == summary["signals"] + summary["expired"]
+    # One signal, and one entry of stamps, answers all the parts of a filing.
+    assert summary["stamps_in_redis"] == sum(c["count"] for c in summary["classes"].values())
+    assert summary["stamps_in_redis"] < summary["signals"] + summary["expired"]
     assert set(summary["engine"]) == {"name", "version", "model"}
     assert summary["engine"]["name"] == "sim"
     assert list(summary["classes"]) == ["flash", "standard", "bulk"]
-    assert sum(c["count"] for c in summary["classes"].values()) == 120
     for figures in summary["classes"].values():
         assert set(figures) == {"count", "p50_ms", "p99_ms", "slo_ms", "attained"}
     assert running_from(run_dir) == []
@@ -158,10 +159,10 @@ def test_up_survives_a_killed_scheduler(
     os.kill(int(pid), signal.SIGKILL)
     await_line(up, '"child_ended"')
     sample = str(sample_path("filings"))
-    fed = tapewire("feed", "file", sample, "--limit", "5", env=env)
+    fed = tapewire("feed", "file", sample, "--limit", "3", env=env)
     assert fed.returncode == 0, fed.stderr
-    tail = tapewire("tail", "signals", "--from-beginning", "--limit", "5", "--json", env=env)
-    assert len({json.loads(line)["event_id"] for line in tail.stdout.splitlines()}) == 5
+    tail = tapewire("tail", "signals", "--from-beginning", "--limit", "3", "--json", env=env)
+    assert len({json.loads(line)["event_id"] for line in tail.stdout.splitlines()}) == 3
     up.send_signal(signal.SIGINT)
     _, err = up.communicate(timeout=60)
     assert up.returncode == 0, err

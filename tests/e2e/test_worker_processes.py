@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ops.config import Settings
 from ops.local import local_stages
@@ -33,10 +34,10 @@ ENDLESS_MS = 3_600_000.0
 
 @asynccontextmanager
 async def supervised(
-    tmp_path: Path, link: LinkSettings, count: int, step_ms: float
+    tmp_path: Path, link: LinkSettings, count: int, step_ms: float, **engine: int
 ) -> AsyncIterator[tuple[list[Child], Callable[[], Awaitable[None]]]]:
     """Run worker processes under a supervisor; gives them, and what stops them in order."""
-    worker = WorkerSettings(engine="sim", sim_step_ms=step_ms)
+    worker = WorkerSettings(engine="sim", sim_step_ms=step_ms).model_copy(update=engine)
     settings = Settings(link=link, worker=worker)
     specs = local_stages(settings, tmp_path, count)[1]
     supervisor = Supervisor([specs], Backoff(first=0.1, longest=0.2))
@@ -121,11 +122,12 @@ async def test_a_stopped_process_loses_its_work_and_comes_back(tmp_path: Path) -
 async def test_a_worker_that_is_sent_home_delivers_what_it_can(tmp_path: Path) -> None:
     """SIGTERM: what ends within the drain is delivered, the rest runs elsewhere, nothing counts as a death."""
     link = link_settings(dead_after_seconds=NEVER)
-    async with desk(link) as one, supervised(tmp_path, link, 1, 400.0) as (_, stop):
+    crawl = {"long_prefill_token_threshold": 16}
+    async with desk(link) as one, supervised(tmp_path, link, 1, 100.0, **crawl) as (_, stop):
         await until(lambda: len(one.registry.status()) == 1)
         one.add("quick")
         for number in range(6):
-            one.add(f"slow-{number}", class_index=2)  # an answer of twenty steps: more than a drain waits
+            one.add(f"slow-{number}", class_index=2, tokens=1000)  # more than sixty steps: longer than a drain waits
         await until(lambda: busy(one, "worker-1") == 7)
         await stop()
         await until(lambda: not one.registry.status())
@@ -136,6 +138,15 @@ async def test_a_worker_that_is_sent_home_delivers_what_it_can(tmp_path: Path) -
 async def test_a_stuck_engine_is_started_anew_and_what_sticks_it_is_quarantined(tmp_path: Path) -> None:
     """Heartbeats and no steps: the process ends, twice, and the request that was there both times meets no third."""
     link = link_settings(heartbeat_seconds=0.1, dead_after_seconds=NEVER, stuck_after_seconds=0.5)
+    with capture_logs() as logs:
+        await _poison(tmp_path, link)
+    ends = [event["how"] for event in logs if event["event"] == "child_ended"]
+    assert ends[:2] == ["with exit code 1"] * 2
+    log = (tmp_path / "worker-1.log").read_text()
+    assert log.count("tapewire: engine sim died: it has 1 requests and made no step for") >= 2
+
+
+async def _poison(tmp_path: Path, link: LinkSettings) -> None:
     async with desk(link) as one, supervised(tmp_path, link, 1, ENDLESS_MS) as (children, _):
         await until(lambda: len(one.registry.status()) == 1)
         one.add("poison")
@@ -143,8 +154,6 @@ async def test_a_stuck_engine_is_started_anew_and_what_sticks_it_is_quarantined(
         assert one.quarantined == ["poison"]
         assert (one.deaths, one.requeued) == (2, 1)
         await until(lambda: children[0].starts == 3)
-    log = (tmp_path / "worker-1.log").read_text()
-    assert log.count("it has 1 requests and made no step for") >= 2
 
 
 @asynccontextmanager

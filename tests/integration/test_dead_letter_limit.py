@@ -34,6 +34,8 @@ async def _stopped(one: Node) -> None:
     planner = one.scheduler._planner
     await one.until(lambda: not planner.total_queued and not planner.total_in_flight)
     await one.until(lambda: not one.scheduler._publisher.pending)
+    # What is fetched on and thrown away would have to be read again; nothing is asked for any more.
+    await one.until(lambda: all(intake.paused for intake in one.scheduler._intakes))
 
 
 async def _look(kafka: KafkaSettings, redis: RedisSettings) -> list[Check]:

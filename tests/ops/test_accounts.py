@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ops.accounts import Accounts
-from schemas.codec import encode_json
+from schemas.codec import decode_json, encode_json
 from schemas.enums import Direction, Outcome, Stage
-from schemas.records import Expired, Signal
+from schemas.records import Expired, FilingReading, Signal, SourceRecord
 from schemas.settings import ClassSettings
 from schemas.topics import HEADER_SOURCE_OFFSET, HEADER_SOURCE_PARTITION, HEADER_SOURCE_TOPIC, Topics
 
@@ -123,3 +125,45 @@ def test_an_unreadable_result_is_counted_and_ends_nothing() -> None:
     accounts = books(Record(TOPICS.signals, b"{}"), Record(TOPICS.dead_letters, b"no headers"))
     assert accounts.unreadable == 2
     assert accounts.ended == set()
+
+
+def filing(*offsets: int, partial: bool = False) -> Record:
+    """Return the signal of a filing whose parts are these records of the filings topic."""
+    reading = FilingReading(
+        accession="a",
+        event_types=[],
+        guidance=None,
+        items=[],
+        figures=[],
+        conflicts=[],
+        partial=partial,
+        coverage=1.0,
+        chunks=1,
+        parts=len(offsets),
+        missing_parts=[],
+        sources=[SourceRecord(event_id=f"e-{n}", topic=TOPICS.filings, partition=0, offset=n) for n in offsets],
+    )
+    record = msgspec.structs.replace(decode_json(signal(offsets[0], 10).value, Signal), filing=reading)
+    return Record(TOPICS.signals, encode_json(record))
+
+
+def test_a_filing_s_signal_ends_all_its_parts() -> None:
+    """Three parts answered by one signal: three records ended, one latency, one stamp; the next part is missing."""
+    accounts = books(filing(0, 1, 2))
+    assert accounts.missing({Partition(TOPICS.filings, 0): 4}) == [(TOPICS.filings, 0, 3)]
+    assert accounts.outcomes == {Outcome.SIGNAL: 3}
+    assert accounts.classes["flash"].figures()["count"] == 1
+    assert (accounts.stamped, accounts.duplicates) == (1, 0)
+
+
+def test_a_partial_signal_ends_nothing() -> None:
+    """The whole one that follows is no duplicate of it."""
+    accounts = books(filing(0, 1, partial=True), filing(0, 1))
+    assert accounts.outcomes == {Outcome.SIGNAL: 2}
+    assert (accounts.stamped, accounts.duplicates) == (1, 0)
+    assert len(accounts.last_signals) == 2
+
+
+def test_a_filing_that_was_read_twice_is_one_duplicate() -> None:
+    """After a kill the same parts give the same signal again."""
+    assert books(filing(0, 1), filing(0, 1)).duplicates == 1

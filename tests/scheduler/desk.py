@@ -6,13 +6,13 @@ import asyncio
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from scheduler.link import WorkerLink
 from scheduler.planner import Plan, Planner
-from scheduler.quarantine import MAX_DEATHS
+from scheduler.quarantine import blame
 from scheduler.work import Work
 from scheduler.workers import WorkerRegistry
 from schemas.frames import Failure, Request, Result, Started
@@ -125,12 +125,14 @@ class Desk:
         """Plan."""
         self.wake()
 
-    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
-        """Queue what was lost again, or end it at too many deaths."""
+    def worker_gone(self, lost: list[Work], *, died: bool, moved: Sequence[Work] = ()) -> None:
+        """Queue what was lost again, or end it when it is what kills workers."""
         self.deaths += died
+        killer = blame([*lost, *moved]) if died else None
+        if killer is not None and not any(work is killer for work in lost):
+            killer.suspect = True
         for work in lost:
-            work.deaths += died
-            if work.deaths >= MAX_DEATHS:
+            if work is killer:
                 self.quarantined.append(work.event_id)
                 self.ended[work.event_id] += 1
             else:

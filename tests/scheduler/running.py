@@ -195,6 +195,15 @@ def kill(process: asyncio.subprocess.Process) -> None:
     os.kill(process.pid, signal.SIGKILL)
 
 
+def ended_by(signal: Signal) -> list[tuple[str, int, int]]:
+    """Return the input records whose outcome a signal is: all of a filing's, and none where another one follows."""
+    if signal.filing is None:
+        return [(signal.topic, signal.partition, signal.offset)]
+    if signal.filing.partial:
+        return []
+    return [(source.topic, source.partition, source.offset) for source in signal.filing.sources]
+
+
 class Results:
     """Everything on the result topics."""
 
@@ -206,7 +215,7 @@ class Results:
     @property
     def outcomes(self) -> Counter[tuple[str, int, int]]:
         """How often each input offset has an outcome."""
-        seen = Counter((s.topic, s.partition, s.offset) for s in self.signals)
+        seen = Counter(source for signal in self.signals for source in ended_by(signal))
         seen.update((e.topic, e.partition, e.offset) for e in self.expired)
         for letter in self.dead_letters:
             headers = dict(letter.headers)

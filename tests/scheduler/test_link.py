@@ -277,9 +277,10 @@ async def test_a_process_that_says_hello_again_did_not_die() -> None:
         assert await one.heard.next() == ("joined", "w1")
 
 
-async def test_a_closed_connection_is_noticed_at_once() -> None:
-    """No heartbeat is awaited and no silence: the connection's end alone tells that a worker is away, then lost."""
-    async with bench(heartbeat_seconds=60.0, dead_after_seconds=3600.0) as one:
+async def test_a_closed_connection_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No heartbeat, no silence and no regular look is awaited: the connection's end alone tells."""
+    monkeypatch.setattr("scheduler.link.MOST_TICK_SECONDS", 3600.0)
+    async with bench(heartbeat_seconds=7200.0, dead_after_seconds=36_000.0) as one:
         dealer = await one.welcomed()
         dealer.close()
         assert await one.heard.next() == ("away", "w1")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiokafka import ConsumerRecord
+from msgspec import structs
 
 from scheduler.outcomes import MAX_MESSAGE_CHARS, Outcomes, Receipt
 from scheduler.publisher import Publisher
@@ -124,6 +125,20 @@ async def test_an_answer_without_all_directions_has_a_score_too(kafka_settings: 
         desk.outcomes.signal(make.work(), _result(bearish=0.75), make.engine(), "p1")
         (record,) = await desk.published(kafka_settings.topics.signals)
     assert decode_json(record.value, Signal).score == pytest.approx(-0.75)
+
+
+async def test_a_signal_carries_every_head(kafka_settings: KafkaSettings) -> None:
+    """Further heads, the model's own distributions and the calibration's id go into the record as the worker says."""
+    result = _result(bullish=0.7, bearish=0.2, neutral=0.1)
+    raw = {"direction": {"bullish": 0.5, "bearish": 0.4, "neutral": 0.1}, "relevance": {"high": 0.9, "low": 0.1}}
+    answer = structs.replace(
+        result.answer, heads={"relevance": {"high": 0.8, "low": 0.2}}, raw=raw, calibration_id="cal-1"
+    )
+    async with _desk(kafka_settings) as desk:
+        desk.outcomes.signal(make.work(), structs.replace(result, answer=answer), make.engine(), "p1")
+        (record,) = await desk.published(kafka_settings.topics.signals)
+    signal = decode_json(record.value, Signal)
+    assert (signal.heads, signal.raw, signal.calibration_id) == (answer.heads, raw, "cal-1")
 
 
 async def test_a_huge_passed_through_header_does_not_follow(kafka_settings: KafkaSettings) -> None:

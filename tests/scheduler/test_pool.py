@@ -184,3 +184,14 @@ def test_a_worker_without_urgent_work_is_not_bound_by_the_slo() -> None:
     assert worker.budget.lower_step_tokens < worker.budget.limits.max_num_batched_tokens
     worker.begin_plan(T0, None)
     assert worker.budget.lower_step_tokens == worker.budget.limits.max_num_batched_tokens
+
+
+def test_each_answer_token_takes_a_step() -> None:
+    """A headline whose answer has three tokens is done two steps later, also where it could not be faster."""
+    worker = _worker()
+    worker.begin_plan(T0, 0)
+    use = worker.budget.use_of("headline", 92, urgent=True)
+    longer = replace(use, answer_tokens=use.answer_tokens + 2)
+    later_ms = (worker.urgent_finish_ns(T0, longer) - worker.urgent_finish_ns(T0, use)) / MS
+    assert later_ms == pytest.approx(2 * 10)
+    assert worker.least_seconds(longer) - worker.least_seconds(use) == pytest.approx(2 * 0.011)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from scheduler.chunks import Chunk
+from scheduler.filing_desk import chunk_work
 from scheduler.room import MEBIBYTE, RESUME_BELOW, Room
 from scheduler.work import Origin, Original, Work
 from schemas.settings import SchedulerSettings
 from tests.scheduler import make
+from tests.scheduler.filing_parts import SENTENCES, TOPICS, part
 
 NEWS, FILINGS = "test.news", "test.filings"
 
@@ -67,3 +70,22 @@ def test_what_entered_leaves_even_when_it_was_cut_meanwhile() -> None:
         room.leave(work)
     assert room.has_room(NEWS)
     assert set(room._bytes.values()) == {0}
+
+
+def test_a_part_holds_its_record_until_its_filing_is_done_and_chunks_their_tokens() -> None:
+    """The record is counted once, however many chunks; all is given back, also where one was cut."""
+    room = _room(max_queued=1000, max_queued_mb=1)
+    text = SENTENCES * 1000
+    one = part(chunks=20, text=text)
+    chunks = [chunk_work(one, n, Chunk(0, 1, b"x" * 40, 10, 10), 0, 0) for n in range(20)]
+    room.enter_part(one)
+    for work in chunks:
+        room.enter(work)
+    assert len(text) < room._bytes[TOPICS.filings] < 2 * len(text)
+    assert room._events[TOPICS.filings] == 20
+    for work in chunks:
+        work.tokens, work.token_count = b"", 0
+        room.leave(work)
+    assert room._bytes[TOPICS.filings] > len(text)
+    room.leave_part(one)
+    assert (room._bytes[TOPICS.filings], room._events[TOPICS.filings]) == (0, 0)

@@ -1,4 +1,4 @@
-"""Texts to token ids: special tokens are text, long texts end with a sentence, the bound always holds."""
+"""Texts to token ids: special tokens are text, long texts keep their head and tail, the bound always holds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from scheduler.tokens import CHARS_PER_TOKEN, TextTokenizer, TokenizerFileError, sentence_end
+from scheduler.slabs import SLAB_CHARS
+from scheduler.tokens import CHARS_PER_TOKEN, JOINT, TextTokenizer, TokenizerFileError, sentence_end, sentence_start
 from schemas.frames import unpack_tokens
 from tests.scheduler import make
 
 LIBRARY = Tokenizer.from_str(make.TOKENIZER.decode())
+LIBRARY_TEXT = Tokenizer.from_str(make.TOKENIZER.decode())
+LIBRARY_TEXT.encode_special_tokens = True
 SPECIAL = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
 TEXT = TextTokenizer(make.TOKENIZER, make.TOKENIZER_HASH)
 
@@ -60,35 +63,71 @@ def test_texts_keep_their_order() -> None:
     encoded = TEXT.encode(texts, 40)
     assert [t.truncated for t in encoded] == [False, True, False]
     for text, tokens in zip(texts, encoded, strict=True):
-        assert text.startswith(_decoded(tokens.ids))
+        assert text.startswith(_decoded(tokens.ids).split(JOINT)[0])
 
 
-def test_a_long_text_ends_with_a_whole_sentence() -> None:
-    """What is kept ends where a sentence ends, near the limit, and is marked."""
+def test_a_long_text_keeps_whole_sentences_of_its_head_and_its_tail() -> None:
+    """Two thirds of the room go to the head and the rest to the tail, both on sentence boundaries, with a joint."""
     text = " ".join(f"Sentence number {i} says something about the quarter." for i in range(100))
-    (tokens,) = TEXT.encode([text], 200)
+    (tokens,) = TEXT.encode([text], 300)
+    head, tail = _decoded(tokens.ids).split(JOINT)
+    assert tokens.truncated
+    assert text.startswith(head)
+    assert head.endswith("quarter.")
+    assert text.endswith(tail)
+    assert tail.lstrip().startswith("Sentence number")
+    assert tail.rstrip().endswith("number 99 says something about the quarter.")
+    assert len(head) > len(tail) > len(text) / 100
+    assert 150 < tokens.count <= 300
+
+
+def test_a_text_just_over_the_limit_loses_nothing_twice() -> None:
+    """Head and tail never overlap: every numbered sentence is in at most one of them."""
+    text = " ".join(f"Fact {i} is new." for i in range(60))
+    whole = len(LIBRARY_TEXT.encode(text, add_special_tokens=False).ids)
+    (tokens,) = TEXT.encode([text], whole - 1)
     kept = _decoded(tokens.ids)
     assert tokens.truncated
-    assert text.startswith(kept)
-    assert kept.endswith("quarter.")
-    assert 100 < tokens.count <= 200
+    assert max(kept.count(f"Fact {i} is") for i in range(60)) == 1
 
 
-@given(st.text(), st.integers(1, 40))
-def test_never_above_the_limit_and_always_a_prefix(text: str, limit: int) -> None:
-    """For any text and limit: at most so many tokens, a prefix of the text's characters, marked exactly when cut."""
+@given(st.text(), st.integers(1, 80))
+def test_never_above_the_limit_and_only_what_the_text_says(text: str, limit: int) -> None:
+    """For any text and limit: at most so many tokens, head and tail of the text's characters, marked exactly when cut.
+
+    A character may be cut inside where a single one is more tokens than the room; it decodes to U+FFFD.
+    """
     (tokens,) = TEXT.encode([text], limit)
     ids = unpack_tokens(tokens.ids)
     assert len(ids) == tokens.count <= limit
     whole = LIBRARY_TEXT.encode(text, add_special_tokens=False).ids
     assert tokens.truncated == (len(whole) > limit)
-    # The last character may be cut inside (bytes of one character can be several tokens); decoding shows it as U+FFFD.
-    kept = _decoded(tokens.ids)
-    assert text.startswith(kept) or (tokens.truncated and text.startswith(kept.rstrip("\ufffd")))
+    if not tokens.truncated:
+        assert _decoded(tokens.ids) == text
+        return
+    joint = LIBRARY_TEXT.encode(JOINT, add_special_tokens=False).ids
+    at = next((i for i in range(len(ids)) if ids[i : i + len(joint)] == joint), len(ids))
+    head, tail = LIBRARY_TEXT.decode(ids[:at]), LIBRARY_TEXT.decode(ids[at + len(joint) :])
+    assert text.startswith(head.rstrip("\ufffd")) or JOINT.strip() in text
+    assert text.endswith(tail.lstrip("\ufffd")) or JOINT.strip() in text
 
 
-LIBRARY_TEXT = Tokenizer.from_str(make.TOKENIZER.decode())
-LIBRARY_TEXT.encode_special_tokens = True
+@given(st.text(alphabet="ab .\né漢😀", max_size=300), st.integers(19, 200))
+def test_a_text_that_is_encoded_already_is_cut_the_same_way(text: str, limit: int) -> None:
+    """Shortening from the whole encoding keeps the bound and what fits, as encoding with a limit does."""
+    assert TEXT.shorten(text, TEXT.encode_long(text), limit) == TEXT.encode([text], limit)[0]
+
+
+def test_a_long_encoding_places_every_token() -> None:
+    """Over slab boundaries too, the ids spell the text and each token's characters are those of the text."""
+    text = "Net sales rose 4 percent; the dividend is unchanged.\n" * 1500 + "naïve 漢字 😀 end"
+    encoded = TEXT.encode_long(text)
+    assert len(text) > 2 * SLAB_CHARS
+    assert LIBRARY_TEXT.decode(list(encoded.ids)) == text
+    assert len(encoded.ids) == len(encoded.starts) == len(encoded.ends) == len(encoded)
+    assert encoded.starts[0] == 0
+    assert encoded.ends[-1] == len(text)
+    assert all(a <= b for a, b in zip(encoded.starts, encoded.starts[1:], strict=False))
 
 
 def test_a_text_far_past_the_limit_is_cut_before_it_is_encoded() -> None:
@@ -117,6 +156,13 @@ def test_a_text_far_past_the_limit_is_cut_before_it_is_encoded() -> None:
 def test_where_a_text_is_cut(text: str, end: int, kept: str) -> None:
     """After a sentence in the second half of the room, else after a word there, else at the limit."""
     assert text[: sentence_end(text, end)] == kept
+
+
+@given(st.text(alphabet=st.sampled_from("ab .!?\n\"')。")), st.integers(0, 60))
+def test_a_tail_keeps_at_least_half_and_begins_no_earlier_than_asked(text: str, start: int) -> None:
+    """Looking for the beginning of a sentence costs half of the tail at most."""
+    start = min(start, len(text))
+    assert start <= sentence_start(text, start) <= start + (len(text) - start + 1) // 2
 
 
 @given(st.text(alphabet=st.sampled_from("ab .!?\n\"')。")), st.integers(1, 60))

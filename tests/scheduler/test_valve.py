@@ -201,3 +201,11 @@ def test_the_closed_loop_settles(noise: float) -> None:
     before = [policy.lower_step_tokens for at, policy in outcome.policies if at <= 10][-1]
     assert 100 < before < 900  # it does bind
     assert max([before, *settled]) - min([before, *settled]) <= 0.05 * before
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_longer_answer_closes_it(gated: bool) -> None:
+    """Each further answer token of an urgent request is a step that lower work leaves alone or shares in."""
+    costs = StepCosts.prior(SETTINGS)
+    one, three = (Valve(SLO, SETTINGS, MOST, gated=gated, answer_tokens=n).target(costs, 0, 0, 0.0) for n in (1, 3))
+    assert three < one

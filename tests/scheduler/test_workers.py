@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
+from scheduler.filing_text import ChunkSize
 from scheduler.planner import Planner
+from scheduler.quarantine import blame
 from scheduler.work import State, Work
 from scheduler.workers import WorkerRegistry
 from schemas.enums import Direction
@@ -25,7 +29,9 @@ class _Events:
     def worker_ready(self) -> None:
         self.calls.append(("ready",))
 
-    def worker_gone(self, lost: list[Work], *, died: bool) -> None:
+    def worker_gone(self, lost: list[Work], *, died: bool, moved: Sequence[Work] = ()) -> None:
+        if died:
+            blame([*lost, *moved])
         self.calls.append(("gone", lost, died))
 
     def request_started(self, work: Work, started: Started) -> None:
@@ -209,6 +215,22 @@ def test_only_workers_that_take_urgent_work_keep_room_for_it(classes: list[str],
     assert dispatched == slots
 
 
+def test_the_size_of_chunks_is_what_every_worker_can_do() -> None:
+    """While workers disagree, in the middle of an upgrade, the smaller chunks hold, and none where one never splits."""
+    registry, _, _ = _registry()
+    registry.tokenizer_file("w1", _loaded())
+    assert registry.chunk_size("filing") == ChunkSize(0, 0)
+    splits = {
+        n: msgspec.structs.replace(make.extractor("filing"), chunk_tokens=n, overlap_tokens=8) for n in (256, 128)
+    }
+    for number, filing in splits.items():
+        registry.worker_joined(make.hello(f"w{number}", extractors=[make.extractor("headline"), filing]))
+    assert registry.chunk_size("filing") == ChunkSize(128, 8)
+    assert registry.chunk_size("headline") == ChunkSize(0, 0)
+    registry.worker_joined(make.hello("old"))
+    assert registry.chunk_size("filing") == ChunkSize(0, 0)
+
+
 def _two_workers_with(*works: Work) -> tuple[WorkerRegistry, Planner, _Events]:
     """Return a registry whose worker w1 has all of this work, and w2 beside it."""
     registry, planner, events = _registry()
@@ -310,3 +332,17 @@ def test_requests_that_a_worker_does_not_have_run_again() -> None:
     assert planner.in_flight_at("w1") == [here]
     assert registry.status()[0].in_flight == 1
     assert registry.heartbeat("nobody", [1]) == []
+
+
+def test_what_moved_shares_the_blame_of_what_stayed() -> None:
+    """One of the lost kills workers and is named at its second death: that death counts against nothing that moved."""
+    killer, other = make.work(), make.work(deadline_ns=1)
+    registry, planner, events = _two_workers_with(killer, other)
+    killer.deaths = 1
+    registry.worker_away("w1")
+    registry.worker_lost("w1")
+    assert events.calls == [("gone", [other], False)]
+    planner.add(other)
+    registry.worker_left("w1", "silent", died=True)
+    assert events.calls[-1] == ("gone", [killer], True)
+    assert (killer.deaths, other.deaths) == (2, 0)

@@ -65,6 +65,19 @@ def test_planner_cost_has_one_row_per_size() -> None:
     assert found["growth"] > 0
 
 
+def test_prompts_cost_is_one_json_object(tmp_path: Path) -> None:
+    """``bench prompts --json`` gives every figure; what is no tokenizer is one message and exit code 2."""
+    done = tapewire("bench", "prompts", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert set(found["tokenise_us"]) == {"1", "100"}
+    assert found["headlines_per_s"] > 0
+    assert 0 < found["filing_chunks"] < found["filing_tokens"]
+    bad = tmp_path / "tokenizer.json"
+    bad.write_text("{}")
+    assert_refused(tapewire("bench", "prompts", "--tokenizer", str(bad)), "--tokenizer")
+
+
 def test_capacity_answers_for_a_profile() -> None:
     """``capacity`` says whether the asked burst fits, what binds, and what bulk keeps."""
     done = tapewire("capacity", "--burst", "5", "--workers", "2", "--json")

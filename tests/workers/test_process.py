@@ -15,6 +15,7 @@ from schemas.frames import (
     Abort,
     Drain,
     Failures,
+    FromWorker,
     Goodbye,
     Heartbeat,
     Hello,
@@ -25,6 +26,7 @@ from schemas.frames import (
     StepReport,
     TokenizerFile,
     TokenizerWanted,
+    Welcome,
     WhoAreYou,
     encode_frame,
 )
@@ -33,7 +35,8 @@ from schemas.settings import LinkSettings
 from tests.workers.conftest import BRIEF, INSTANT, PATIENCE, STUCK, FakeScheduler, RunningWorker, make_request
 from workers.engine import EngineDiedError, WorkerState, printable
 from workers.link import WorkerLink, socket_identity, worker_identity
-from workers.process import serve
+from workers.process import Worker, serve
+from workers.sim_engine import SimEngine
 
 Start = Callable[..., RunningWorker]
 
@@ -250,9 +253,9 @@ async def test_a_stuck_engine_ends_the_worker(scheduler: FakeScheduler, start_wo
 
 async def test_a_slow_engine_is_not_stuck(scheduler: FakeScheduler, start_worker: Start) -> None:
     """Requests that take several times the limit are fine as long as the engine makes steps."""
-    start_worker(BRIEF, stuck_after_seconds=0.3)
+    start_worker(BRIEF.model_copy(update={"max_num_batched_tokens": 64}), stuck_after_seconds=0.3)
     await scheduler.welcome("a")
-    scheduler.send(Requests(session="a", requests=[make_request(1, extractor="filing")]))
+    scheduler.send(Requests(session="a", requests=[make_request(1, list(range(1, 1000)), "filing")]))
     result = (await scheduler.expect(Results)).results[0]
     assert result.completed_ns - result.engine_started_ns > 2 * 0.3e9
 
@@ -274,6 +277,27 @@ async def test_a_heartbeat_lists_what_the_worker_has(scheduler: FakeScheduler, s
             assert not reported.intersection(listed)
             assert listed == sorted(listed)
     assert reported == {1}
+
+
+async def test_what_ended_is_reported_before_the_list_without_it(link: LinkSettings) -> None:
+    """A result of this very loop turn leaves before the heartbeat: at no time is it neither listed nor reported."""
+    sent: list[FromWorker] = []
+
+    class Recording(WorkerLink):
+        def send(self, frame: FromWorker) -> None:
+            sent.append(frame)
+
+    connection = Recording(link, "w")
+    worker = Worker("w", INSTANT, link, connection, lambda *_: None)
+    engine = SimEngine(INSTANT, worker, lambda *_: None)
+    description = await engine.start()
+    worker._engine, worker._description = engine, description
+    worker._welcomed(Welcome(session="a", heartbeat_seconds=1.0))
+    worker._submit([make_request(1)])
+    worker._heartbeat()
+    assert [type(frame) for frame in sent] == [Results, Heartbeat]
+    await engine.stop()
+    await connection.close()
 
 
 async def test_a_long_list_is_left_out(

@@ -1,4 +1,4 @@
-"""Prompts: deterministic versions, assembly from ids, the label check, and text that stays text."""
+"""Prompts: assembly from ids, the label check, and text that stays text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from schemas.enums import Direction
 from schemas.errors import ConfigError, ErrorKind
 from schemas.frames import pack_tokens
 from workers.engine import RequestError
-from workers.prompts import Prompt, compile_prompts, load_templates, load_tokenizer
+from workers.extractor_files import ExtractorFile, load_extractors
+from workers.prompts import ExtractorError, Prompt, compile_prompt, compile_prompts, load_tokenizer
 from workers.sim_engine import TOKENIZER
 from workers.train_sim_tokenizer import SPECIAL_TOKENS
 
@@ -29,23 +29,31 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def prompts(tokenizer: Tokenizer) -> dict[str, Prompt]:
-    """Compile the shipped templates."""
-    return compile_prompts(load_templates(), tokenizer, "sim")
+    """Compile the shipped extractors; all of them fit."""
+    compiled, refused = compile_prompts(load_extractors(), tokenizer, "sim")
+    assert not refused
+    return compiled
 
 
-def test_shipped_templates(prompts: dict[str, Prompt]) -> None:
-    """There is one prompt for headlines that answers with a label and one for filings that answers with JSON."""
-    assert set(prompts) == {"headline", "filing"}
-    assert set(prompts["headline"].labels) == set(Direction)
-    assert prompts["headline"].max_new_tokens == 1
-    assert not prompts["filing"].labels
-    assert len(prompts["filing"].template.event_types) == len(set(prompts["filing"].template.event_types))
+@pytest.fixture
+def headline() -> ExtractorFile:
+    """Return the shipped extractor for headlines."""
+    return next(file for file in load_extractors() if file.template.name == "headline")
 
 
-def test_examples_cover_every_direction() -> None:
-    """Each template shows every direction at least once, so none is unheard of."""
-    for template in load_templates():
-        assert {example.direction for example in template.examples} == set(Direction)
+def test_one_token_per_head(prompts: dict[str, Prompt]) -> None:
+    """The longest answer is as many tokens as there are heads: three for a headline, four for a filing."""
+    assert {name: prompt.max_new_tokens for name, prompt in prompts.items()} == {"headline": 3, "filing": 4}
+    for prompt in prompts.values():
+        assert {head: list(labels) for head, labels in prompt.heads.items()} == prompt.extractor.heads
+
+
+def test_the_grammar_asks_head_after_head(prompts: dict[str, Prompt]) -> None:
+    """The grammar of a headline is one word of each head, the direction first."""
+    root, direction, *rest = prompts["headline"].grammar.splitlines()
+    assert root == "root ::= head0 head1 head2"
+    assert direction == 'head0 ::= " positive" | " negative" | " neutral"'
+    assert len(rest) == 2
 
 
 def test_every_prompt_starts_the_same(prompts: dict[str, Prompt]) -> None:
@@ -69,29 +77,46 @@ def test_examples_are_joined_like_requests(prompts: dict[str, Prompt], tokenizer
         assert pattern in list(windows)
 
 
-def test_version_is_deterministic_and_tells_changes_apart() -> None:
-    """Loading twice gives the same versions; a changed example, label or event type gives another."""
-    once = {template.name: template.version for template in load_templates()}
-    again = {template.name: template.version for template in load_templates()}
-    assert once == again
-    headline = next(template for template in load_templates() if template.labels)
-    filing = next(template for template in load_templates() if template.event_types)
-    changed = [
-        msgspec.structs.replace(headline, labels={**headline.labels, Direction.NEUTRAL: " flat"}),
-        msgspec.structs.replace(headline, examples=headline.examples[1:]),
-        msgspec.structs.replace(filing, event_types=[*filing.event_types, "split"]),
-    ]
-    assert len({template.version for template in changed} | set(once.values())) == 5
-
-
-def test_a_label_of_two_tokens_is_a_configuration_error() -> None:
-    """A model whose tokenizer splits a label cannot be used, and the message names label, model and setting."""
+def test_a_label_of_two_tokens_is_refused(headline: ExtractorFile) -> None:
+    """A tokenizer that splits a label cannot be used, and the message names file, head, label, ids and model."""
     letters = Tokenizer(models.BPE())
     letters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     letters.add_tokens(pre_tokenizers.ByteLevel.alphabet())
-    with pytest.raises(ConfigError, match=r"' positive' is \d+ tokens in the tokenizer of tiny") as caught:
-        compile_prompts(load_templates(), letters, "tiny")
-    assert caught.value.setting == "worker.model"
+    with pytest.raises(ExtractorError) as caught:
+        compile_prompt(headline, letters, "tiny")
+    message = str(caught.value)
+    assert str(headline.path) in message
+    ids = letters.encode(" positive").ids
+    assert f"head direction, label 'bullish': ' positive' is the tokens {ids} in the tokenizer of tiny" in message
+
+
+def test_an_imitation_does_without_the_label_check(headline: ExtractorFile) -> None:
+    """The simulated engine takes extractors whose words its small tokenizer splits."""
+    letters = Tokenizer(models.BPE())
+    letters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters.add_tokens(pre_tokenizers.ByteLevel.alphabet())
+    assert compile_prompt(headline, letters, "tiny", exact=False).max_new_tokens == 3
+
+
+def test_a_label_counts_where_it_stands(headline: ExtractorFile, tokenizer: Tokenizer) -> None:
+    """A word that is one token alone, but melts into the end of the question, is refused with the tokens it becomes."""
+    direction, *rest = headline.template.heads
+    glued = msgspec.structs.replace(direction, labels={**direction.labels, "bullish": "s"})
+    template = msgspec.structs.replace(headline.template, ask="\nMeaning for share", heads=[glued, *rest])
+    assert len(tokenizer.encode("s").ids) == 1
+    with pytest.raises(ExtractorError, match=r"'s' is the tokens .* where it stands"):
+        compile_prompt(ExtractorFile(path=Path("glued.toml"), template=template), tokenizer, "sim")
+
+
+def test_one_that_does_not_fit_leaves_the_others(headline: ExtractorFile, tokenizer: Tokenizer) -> None:
+    """Compiling goes on after an extractor that does not fit the model."""
+    direction, *rest = headline.template.heads
+    bad = msgspec.structs.replace(direction, labels={**direction.labels, "bullish": " flabbergasting"})
+    template = msgspec.structs.replace(headline.template, name="bad", heads=[bad, *rest])
+    files = [ExtractorFile(path=Path("bad.toml"), template=template), headline]
+    compiled, [error] = compile_prompts(files, tokenizer, "sim")
+    assert list(compiled) == ["headline"]
+    assert error.path == Path("bad.toml")
 
 
 @pytest.mark.parametrize("special", SPECIAL_TOKENS)
@@ -124,29 +149,6 @@ def test_bad_token_ids_are_refused(prompts: dict[str, Prompt], text: bytes, kind
         prompts["headline"].assemble(text, CONTEXT)
     assert caught.value.kind is kind
     assert not caught.value.failure(1).retryable
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("name = 1", "x.toml"),
-        ("nonsense", "x.toml"),
-        ('name="x"\nintro=""\nlead=""\nask=""\nclose=""\nexamples=[]', "exactly one of labels and event_types"),
-        ('name="x"\nintro=""\nlead=""\nask=""\nclose=""\nexamples=[]\n[labels]\nbullish=" up"', "labels must name"),
-        (
-            (
-                'name="x"\nintro=""\nlead=""\nask=""\nclose=""\nevent_types=["a"]\n'
-                '[[examples]]\ntext="t"\ndirection="neutral"\nevent_type="b"'
-            ),
-            "examples\\[0\\].event_type 'b'",
-        ),
-    ],
-)
-def test_a_wrong_template_names_the_file(tmp_path: Path, content: str, problem: str) -> None:
-    """A template that does not fit is one clear configuration error."""
-    (tmp_path / "x.toml").write_text(content)
-    with pytest.raises(ConfigError, match=problem):
-        load_templates(tmp_path)
 
 
 def test_bytes_that_are_no_tokenizer() -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
 
 from schemas.frames import Failure, Result, Started
 from schemas.settings import WorkerSettings
 from tests.workers.conftest import BRIEF, INSTANT, PATIENCE, STUCK, make_request
+from workers.calibration import Calibration, HeadCalibration, apply, save_calibration
 from workers.engine import Steps
-from workers.sim_engine import SimEngine
+from workers.sim_engine import REVISION, SimEngine
 from workers.train_sim_tokenizer import VOCABULARY, train
 
 
@@ -106,6 +110,59 @@ async def test_answers_depend_on_the_text_alone(sink: Recorder, make_engine: Mak
     for answer in expected:
         assert abs(sum(answer.probabilities.values()) - 1) < 1e-9
         assert answer.probabilities[answer.direction] == max(answer.probabilities.values())
+
+
+async def test_every_head_is_answered(sink: Recorder, make_engine: Make) -> None:
+    """Each extractor's answers have distributions over all its heads, and every label comes up for some text."""
+    engine = make_engine(INSTANT)
+    description = await engine.start()
+    for extractor in description.extractors:
+        sink.results.clear()
+        engine.submit([make_request(i, [i, 7, 9], extractor.name) for i in range(1, 1500)])
+        seen: dict[str, set[str]] = {head: set() for head in extractor.heads}
+        for result in sink.results:
+            assert {head: list(spread) for head, spread in result.answer.raw.items()} == extractor.heads
+            for head, spread in result.answer.raw.items():
+                assert abs(sum(spread.values()) - 1) < 1e-9
+                seen[head].add(max(spread, key=spread.__getitem__))
+            assert result.output_tokens == len(extractor.heads)
+        assert seen == {head: set(labels) for head, labels in extractor.heads.items()}
+
+
+async def test_a_calibration_of_the_users_is_applied(sink: Recorder, make_engine: Make, tmp_path: Path) -> None:
+    """A calibration for this model and prompt changes the probabilities and names itself; raw keeps the engine's."""
+    plain = make_engine(INSTANT)
+    headline = next(each for each in (await plain.start()).extractors if each.name == "headline")
+    labels = headline.heads["direction"]
+    calibration = Calibration(
+        model_revision=REVISION,
+        prompt_version=headline.prompt_version,
+        heads={"direction": HeadCalibration(labels=labels, log_priors=[-0.1, -2.0, -2.0], temperature=2.0)},
+    )
+    other = structs.replace(calibration, prompt_version="headline-0")
+    for each in (calibration, other):
+        save_calibration(each, tmp_path)
+    engine = make_engine(INSTANT.model_copy(update={"calibrations": tmp_path}))
+    with capture_logs() as logs:
+        await engine.start()
+    [ignored] = [line for line in logs if line["event"] == "calibrations_ignored"]
+    assert ignored["ids"] == [other.id]
+    plain.submit([make_request(1)])
+    engine.submit([make_request(2)])
+    before, after = (result.answer for result in sink.results)
+    assert (before.calibration_id, after.calibration_id) == ("", calibration.id)
+    assert before.raw == after.raw
+    assert after.probabilities == apply(calibration, before.raw)["direction"] != before.probabilities
+
+
+async def test_a_users_extractor_is_offered(make_engine: Make, tmp_path: Path) -> None:
+    """A file in the user's directory is offered to schedulers like a shipped one."""
+    labels = 'bullish=" skyrocketing"\nbearish=" plummeting"\nneutral=" unmoved"'
+    (tmp_path / "mine.toml").write_text(
+        f'name="mine"\nintro=""\nlead=""\nask="?"\nclose=""\n[[heads]]\nname="direction"\n[heads.labels]\n{labels}'
+    )
+    engine = make_engine(INSTANT.model_copy(update={"extractors": tmp_path}))
+    assert [each.name for each in (await engine.start()).extractors] == ["filing", "headline", "mine"]
 
 
 async def test_a_filing_reports_its_first_token(sink: Recorder, make_engine: Make) -> None:

@@ -47,6 +47,7 @@ def urgent(in_ms: float, tokens: int = 100, outputs: int = 1) -> Urgent:
     return Urgent(prefill_tokens=tokens, deadline_ns=NOW + int(in_ms * MS), output_tokens=outputs)
 
 
+NOBODY = Lower(prefill_tokens=0, decodes=0, kv_tokens=0)
 BUSY = Lower(prefill_tokens=5000, decodes=10, kv_tokens=10_000)
 
 
@@ -243,3 +244,20 @@ def test_late_urgent_work_does_not_make_the_rest_late() -> None:
         NOW,
     )
     assert allowed.urgent == (False, True)
+
+
+def test_a_longer_answer_leaves_room_for_its_steps() -> None:
+    """Of two requests that would end together in time, the second waits when their answers take more steps."""
+    one = StepGate(STEP_TOKENS).allow(policy(), [urgent(45, 150), urgent(45, 150)], NOBODY, NOW)
+    three = StepGate(STEP_TOKENS).allow(policy(), [urgent(60, 150, 3)] * 2, NOBODY, NOW)
+    assert one.urgent == (True, True)
+    assert sum(three.urgent) == 1
+
+
+def test_prompts_do_not_join_a_step_that_an_answer_needs() -> None:
+    """A prompt that would push the rest of an answer past its deadline waits; with room for both it joins."""
+    answering = urgent(28, 0, 2)
+    waits = StepGate(STEP_TOKENS).allow(policy(), [answering, urgent(200, 100)], NOBODY, NOW)
+    assert waits.urgent == (True, False)
+    joins = StepGate(STEP_TOKENS).allow(policy(), [urgent(60, 0, 2), urgent(200, 100)], NOBODY, NOW)
+    assert joins.urgent == (True, True)

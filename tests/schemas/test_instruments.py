@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producers.news.instruments import instrument
+from schemas.errors import DecodeError
+from schemas.instruments import instrument, parse_company_tickers
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,29 @@ def test_any_text_gives_a_safe_name_or_none(symbol: str, market: str) -> None:
     assert name.isascii()
     assert len(name) <= 32
     assert not set(name) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:")
+
+
+def test_company_tickers_come_with_one_spelling() -> None:
+    """CIKs have ten digits, share classes a dot, the file's order stays, and rows without a symbol are left out."""
+    data = (
+        b'{"0":{"cik_str":1067983,"ticker":"BRK-B","title":"B"},"1":{"cik_str":"1067983","ticker":"brk-a"},'
+        b'"2":{"cik_str":5,"ticker":"<b>"},"3":{"cik_str":"x","ticker":"X"}}'
+    )
+    assert parse_company_tickers(data) == {"0001067983": ["BRK.B", "BRK.A"]}
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (b"not json", ""),
+        (b"[]", ""),
+        (b"\xff", ""),
+        (b'{"0":{"cik_str":5}}', "[...]"),
+        (b'{"0":{"cik_str":5,"ticker":7}}', "[...].ticker"),
+    ],
+)
+def test_what_is_no_ticker_map_is_a_typed_error(data: bytes, field: str) -> None:
+    """The error names the field at fault."""
+    with pytest.raises(DecodeError) as caught:
+        parse_company_tickers(data)
+    assert caught.value.field == field

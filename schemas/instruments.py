@@ -1,8 +1,13 @@
-"""Writes the instruments of news items one way: US tickers bare, others with the code of their market."""
+"""Writes instruments one way: US tickers bare, share classes with a dot, others with the code of their market."""
 
 from __future__ import annotations
 
 import re
+
+import msgspec
+from msgspec import Struct
+
+from schemas.errors import DecodeError, ErrorKind
 
 _US = frozenset(
     {
@@ -36,3 +41,36 @@ def instrument(symbol: object, market: object = "") -> str:
     if place in _US:
         return ticker
     return f"{_MARKETS.get(place, place)}:{ticker}"
+
+
+class _Company(Struct):
+    cik_str: int | str
+    ticker: str
+
+
+def ten_digits(cik: str) -> str:
+    """Return a CIK as ten digits; ``""`` when it is none."""
+    cik = cik.strip()
+    return cik.zfill(10) if cik.isascii() and cik.isdigit() and len(cik) <= 10 else ""
+
+
+def parse_company_tickers(data: bytes) -> dict[str, list[str]]:
+    """Read SEC's ``company_tickers.json``: instruments per CIK of ten digits, the most traded first, as in the file.
+
+    SEC writes a share class with a hyphen (``BRK-B``); it comes out as everywhere else (``BRK.B``).
+
+    Raises:
+        DecodeError: it is no such file; names the field at fault.
+    """
+    try:
+        rows = msgspec.json.decode(data, type=dict[str, _Company])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason, _, path = str(error)[:200].partition(" - at `")
+        kind = ErrorKind.INVALID_VALUE if path else ErrorKind.NOT_JSON
+        raise DecodeError(kind, path.strip("`$."), reason or "arrays or objects nested too deep") from None
+    tickers: dict[str, list[str]] = {}
+    for row in rows.values():
+        cik, ticker = ten_digits(str(row.cik_str)), instrument(row.ticker)
+        if cik and ticker:
+            tickers.setdefault(cik, []).append(ticker)
+    return tickers

@@ -1,0 +1,1 @@
+"""How good the answers are: evaluation, calibration, and what hostile text does to them."""
