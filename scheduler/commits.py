@@ -20,6 +20,11 @@ REMIND_SECONDS = 30.0
 """How often commits that keep failing are mentioned."""
 
 
+def warn(event: str, **fields: object) -> None:
+    """Log a warning, with whatever logging is configured by then: a bound ``log.warning`` would keep today's."""
+    log.warning(event, **fields)
+
+
 class Committer(Protocol):
     """Commits the finished offsets of one topic."""
 
@@ -48,7 +53,7 @@ class Commits:
         trouble: takes what Kafka being away explains, for the log.
     """
 
-    def __init__(self, topic: str, ledger: Ledger, trouble: Callable[..., None] = log.warning) -> None:
+    def __init__(self, topic: str, ledger: Ledger, trouble: Callable[..., None] = warn) -> None:
         self._topic = topic
         self._ledger = ledger
         self._trouble = trouble

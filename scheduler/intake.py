@@ -24,7 +24,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from scheduler.commits import Commits, Committer
+from scheduler.commits import Commits, Committer, warn
 from scheduler.errors import OffsetsLostError
 from scheduler.ledger import Ledger, Partition
 from scheduler.lost_offsets import LostOffsets, look_for
@@ -92,7 +92,7 @@ class Intake:
         settings: SchedulerSettings,
         ledger: Ledger,
         consumer: Consumer,
-        trouble: Callable[..., None] = log.warning,
+        trouble: Callable[..., None] = warn,
         commits: Committer | None = None,
     ) -> None:
         self.topic = topic

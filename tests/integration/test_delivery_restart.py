@@ -14,14 +14,15 @@ from aiokafka.admin import RecordsToDelete
 from scheduler.errors import OffsetsLostError
 from schemas.codec import encode_json
 from schemas.frames import Request
-from schemas.settings import KafkaSettings, RedisSettings, SchedulerSettings
+from schemas.settings import KafkaSettings, RedisSettings, SchedulerSettings, WorkerSettings
 from schemas.topics import HEADER_ERROR_KIND, HEADER_ERROR_MESSAGE, HEADER_SOURCE_OFFSET
 from tests.conftest import Broker
 from tests.scheduler.dealers import link_settings
 from tests.scheduler.intakes import committed_map
 from tests.scheduler.records import admin, committed, producer
-from tests.scheduler.running import PATIENT, ROOT, Node, kill, news, node, results
+from tests.scheduler.running import PATIENT, ROOT, kill, news, node, results
 from tests.scheduler.waiting import eventually, until
+from workers.process import serve
 from workers.sim_engine import SimEngine
 
 pytestmark = pytest.mark.integration
@@ -87,11 +88,14 @@ async def test_a_killed_scheduler_redoes_nothing_that_was_finished_and_committed
     async def everything_is_committed() -> bool:
         return await committed(kafka_settings, topic) == {0: COUNT + 2}
 
-    lender = Node(kafka_settings, redis_settings, link)  # of a worker; its own scheduler never starts
+    worker_stop, worker_settings = (
+        asyncio.Event(),
+        WorkerSettings(id="w1", engine="sim", sim_step_ms=0, sim_prefill_token_us=0, sim_decode_us=0, max_num_seqs=512),
+    )
+    worker = asyncio.create_task(serve(worker_settings, link, worker_stop))
     processes: list[asyncio.subprocess.Process] = []
     try:
         processes.append(await start())
-        lender.worker(max_num_seqs=512)
         await eventually(all_but_one_are_committed, 90)
         assert (engine.seen, len(engine.kept)) == (COUNT + 1, 1)
         kill(processes[0])
@@ -107,7 +111,8 @@ async def test_a_killed_scheduler_redoes_nothing_that_was_finished_and_committed
             if process.returncode is None:
                 kill(process)
             await process.wait()
-        await lender.clean()
+        worker_stop.set()
+        await worker
     assert engine.seen == COUNT + 3  # the stuck one twice, the last one once
     found = await results(kafka_settings)
     assert found.outcomes == Counter((topic, 0, offset) for offset in range(COUNT + 2))
