@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from aiokafka import ConsumerRecord
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from msgspec import structs
 
 from scheduler.outcomes import MAX_MESSAGE_CHARS, Outcomes, Receipt
+from scheduler.producer import message_limits
 from scheduler.publisher import Publisher
 from scheduler.stats import Stats
 from scheduler.work import Origin, Original
-from schemas.codec import decode_json
+from schemas.codec import decode_json, decode_news, encode_json
 from schemas.enums import Direction, NewsStatus, Outcome, SignalKind, Stage
 from schemas.errors import ErrorKind
 from schemas.frames import Answer, Result
@@ -36,8 +38,10 @@ from schemas.topics import (
     HEADER_TRACE_PARENT,
     HEADER_TRUNCATED_FROM,
 )
+from tests.conftest import Broker
 from tests.scheduler import make
-from tests.scheduler.records import read
+from tests.scheduler.records import admin, read
+from tests.scheduler.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -278,3 +282,57 @@ async def test_what_cannot_fit_beside_the_value_does_not_stop_everything(
     assert size < desk.publisher.max_dead_letter_bytes
     if ("small", b"s") in headers:
         assert found["small"] == b"s"
+
+
+async def _limit(kafka: KafkaSettings, topic: str, most: int) -> None:
+    """Let a topic take no record larger than this."""
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"max.message.bytes": str(most)})
+    async with admin(kafka) as client:
+        await client.alter_configs([resource])
+
+    async def known() -> bool:
+        return (await message_limits(kafka, (topic,)))[topic] == most
+
+    await eventually(known)
+
+
+async def test_an_outcome_that_kafka_will_not_take_becomes_a_dead_letter(
+    kafka: Broker, kafka_settings: KafkaSettings
+) -> None:
+    """A signal over its topic's limit: the event ends as a dead letter with its own bytes, and only as that."""
+    if kafka.embedded:
+        pytest.skip("the embedded broker takes records of any size; needs a real Kafka")
+    async with _desk(kafka_settings) as desk:
+        desk.publisher._on_refused = desk.outcomes.refused
+        await _limit(kafka_settings, kafka_settings.topics.signals, 2_000)
+        event = decode_news(make.RECORD)
+        long = make.work(original=Original(b"k", encode_json(structs.replace(event, instruments=["T" * 200] * 20)), ()))
+        desk.outcomes.signal(long, _result(bullish=1.0), make.engine(), "p1")
+        (letter,) = await desk.published(kafka_settings.topics.dead_letters)
+        assert await desk.published(kafka_settings.topics.signals) == []
+        headers = dict(letter.headers)
+        assert letter.value == long.original().value
+        assert headers[HEADER_ERROR_KIND] == ErrorKind.RECORD_TOO_LARGE.value.encode()
+        assert headers[HEADER_ERROR_STAGE] == Stage.EMITTED.value.encode()
+        (receipt,) = desk.receipts
+        assert receipt.origin == long.origin
+        desk.outcomes.confirmed(receipt)
+        assert desk.outcomes.unconfirmed([long.origin[:2]]) == 0
+
+
+async def test_a_dead_letter_that_kafka_will_not_take_gets_shorter(
+    kafka: Broker, kafka_settings: KafkaSettings
+) -> None:
+    """The topic takes less than it said at the start: the letter is cut until it fits, and says how long it was."""
+    if kafka.embedded:
+        pytest.skip("the embedded broker takes records of any size; needs a real Kafka")
+    async with _desk(kafka_settings) as desk:
+        desk.publisher._on_refused = desk.outcomes.refused
+        await _limit(kafka_settings, kafka_settings.topics.dead_letters, 8_000)
+        desk.outcomes.dead_record(ORIGIN, Original(b"k", b"x" * 50_000, ()), ErrorKind.NOT_JSON, "", "bad")
+        (letter,) = await desk.published(kafka_settings.topics.dead_letters)
+        headers = dict(letter.headers)
+        assert headers[HEADER_TRUNCATED_FROM] == b"50000"
+        assert headers[HEADER_ERROR_KIND] == ErrorKind.NOT_JSON.value.encode()
+        assert 1_000 < len(letter.value) < 8_000
+        assert [r.origin for r in desk.receipts] == [ORIGIN]

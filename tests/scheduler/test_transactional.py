@@ -213,6 +213,31 @@ async def test_a_commit_without_outcomes(settings: KafkaSettings) -> None:
         assert not desk.ledger.commits(desk.news)
 
 
+@pytest.mark.parametrize("took_effect", [True, False])
+async def test_a_commit_that_is_not_answered_counts_once(settings: KafkaSettings, took_effect: bool) -> None:
+    """Given up while it commits: the group's offsets tell whether it was, and its signals are visible once."""
+    async with _desk(settings) as desk:
+        desk.publish(40)
+        assert await desk.publisher.flush(20)
+        producer: Any = desk.publisher._streams[desk.news].producer
+        commit, reached = producer.commit_transaction, asyncio.Event()
+
+        async def unanswered() -> None:
+            if took_effect:
+                await commit()
+            reached.set()
+            await asyncio.Event().wait()
+
+        producer.commit_transaction = unanswered
+        desk.publish(400)
+        await asyncio.wait_for(reached.wait(), 20)
+        desk.publisher.renew("the test says so")
+        assert await desk.publisher.flush(20)
+        assert await desk.check_together() == 440
+        assert len(desk.committed) == len(set(desk.committed)) == 440
+        assert desk.publisher.republished == (0 if took_effect else 400)
+
+
 async def test_a_refused_record_stops_nothing_else(settings: KafkaSettings) -> None:
     """One record too large in the middle: it comes back alone, the others are visible once, its offset stays open."""
     async with _desk(settings) as desk:
