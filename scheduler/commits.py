@@ -64,12 +64,17 @@ class Commits:
         """Commits that failed since the start; each was tried again with what was finished by then."""
 
     async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
-        """Commit now, in place of a commit that is still running; a failed one is tried again by the next.
+        """Commit now, after a commit that is still running; a failed one is tried again by the next.
+
+        After and not in place of it: whoever began that one may forget the partitions as soon as it is over, and then
+        nothing is left to commit.
 
         Args:
             client: the group's member.
-            timeout: most seconds to take.
+            timeout: most seconds to take, and to wait for another commit.
         """
+        if (before := self._running) is not None and not before.done():
+            await asyncio.wait([before], timeout=timeout)
         await self.cancel()
         running = asyncio.get_running_loop().create_task(self._commit(client, timeout))
         self._running = running
@@ -91,6 +96,7 @@ class Commits:
 
     async def _commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
         owned = client.assignment()
+        coordinator = client._coordinator  # noqa: SLF001 - see `_retrieve_later`
         commits = {p: c for p, c in self._ledger.commits(self._topic).items() if TopicPartition(*p) in owned}
         if not commits:
             return
@@ -104,6 +110,8 @@ class Commits:
         except (KafkaError, ConsumerStoppedError, OSError, TimeoutError) as error:
             self._note_failure(error)
             return
+        finally:
+            _retrieve_later(coordinator)
         self._note_success()
         self._ledger.committed(commits)  # it looks at the epoch again
 
@@ -139,3 +147,16 @@ class Commits:
 
 def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, tuple[int, str]]:
     return {TopicPartition(*partition): (commit.offset, commit.metadata) for partition, commit in commits.items()}
+
+
+def _retrieve_later(coordinator: object) -> None:
+    """Look at the result of a request that outlives its commit; asyncio would print a traceback when it fails.
+
+    aiokafka shields the request, so that giving up a commit leaves it behind with nobody who waits for it.
+    """
+    for task in asyncio.all_tasks():
+        frame = getattr(task.get_coro(), "cr_frame", None)
+        if frame is None or frame.f_code.co_name != "_do_commit_offsets":
+            continue
+        if frame.f_locals.get("self") is coordinator:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -76,6 +76,16 @@ async def join(client: AIOKafkaConsumer, topic: str, kafka: KafkaSettings) -> No
         raise UnavailableError(f"Kafka at {kafka.bootstrap}", "kafka.bootstrap", reason) from None
 
 
+def was_thrown_out(client: AIOKafkaConsumer) -> bool:
+    """Return whether the group has forgotten this member: its session was over, and its partitions went elsewhere.
+
+    aiokafka calls the same listener then as in an orderly rebalance, where Java's client has ``onPartitionsLost``. It
+    drops the member's id as soon as a heartbeat or a commit is refused, before it calls the listener.
+    """
+    member_id: str = client._coordinator.member_id  # noqa: SLF001 - aiokafka has no public way to ask
+    return not member_id
+
+
 async def leave(client: AIOKafkaConsumer, topic: str) -> None:
     """Leave the group, in bounded time."""
     leaving = asyncio.ensure_future(client.stop())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -183,6 +184,22 @@ async def test_a_second_scheduler_with_the_same_id_fences_the_first(settings: Ka
             fresh.publish(80)
             assert await fresh.publisher.flush(20)
             assert await fresh.check_together() == 120
+
+
+async def test_a_fenced_producer_prints_no_traceback(settings: KafkaSettings) -> None:
+    """It leaves no future behind whose exception asyncio would report as never retrieved."""
+    async with _desk(settings) as zombie:
+        zombie.publish(40)
+        assert await zombie.publisher.flush(20)
+        async with _desk(settings):
+            zombie.publish(4000)
+            assert zombie.publisher.failure is not None
+            with pytest.raises(FencedError):
+                async with asyncio.timeout(20):
+                    await zombie.publisher.failure
+    futures: list[Any] = [one for one in gc.get_objects() if isinstance(one, asyncio.Future)]
+    # What a future would report at its end; when that comes depends on who still holds it.
+    assert not [one for one in futures if one.done() and not one.cancelled() and one._log_traceback]
 
 
 async def test_a_partition_that_went_elsewhere_is_left_out(settings: KafkaSettings) -> None:
