@@ -39,6 +39,9 @@ class Committer(Protocol):
     async def cancel(self) -> None:
         """End a commit that is running."""
 
+    async def settled(self, timeout: float) -> None:
+        """Wait until who asks for the group's offsets gets what was committed, for at most ``timeout`` seconds."""
+
 
 class Commits:
     """Commits what the ledger has finished.
@@ -93,6 +96,9 @@ class Commits:
         if running is not None and not running.done():
             running.cancel()
             await asyncio.wait([running])
+
+    async def settled(self, timeout: float) -> None:
+        """Nothing to wait for: a commit that is answered can be read."""
 
     async def _commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
         owned = client.assignment()

@@ -45,6 +45,8 @@ COMMIT_SECONDS = 5.0
 """How long one commit may take."""
 STOP_SECONDS = 1.0
 """The same at a stop: whoever stops us does not wait long."""
+SETTLE_SECONDS = 0.5
+"""How long a last commit may take to become readable for the partitions' next owner; some milliseconds do."""
 ERROR_PAUSE_SECONDS = 0.5
 TAKE_SECONDS = 1.0
 """How long a revoke waits for the records that are being taken in: half a thousand are tokenised in far less."""
@@ -133,6 +135,7 @@ class Intake:
     async def stop(self) -> None:
         """Commit what is finished and leave the group: step 4 of `give_up` at a shutdown."""
         await self._commits.commit(self._client, STOP_SECONDS)
+        await self._commits.settled(SETTLE_SECONDS)
         await self._close()
 
     async def _close(self) -> None:
@@ -354,6 +357,7 @@ class Intake:
             done = await self._taker.drained(partitions, self._settings.drain_seconds)
             # 4. Commit.
             await self._commits.commit(self._client, COMMIT_SECONDS)
+            await self._commits.settled(SETTLE_SECONDS)
             numbers = sorted(number for _, number in partitions)
             log.info("partitions_revoked", topic=self.topic, partitions=numbers, drained=done)
         except Exception:  # aiokafka swallows what a listener raises

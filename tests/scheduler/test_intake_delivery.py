@@ -295,13 +295,18 @@ async def test_the_commit_of_a_revoke_is_not_displaced(kafka_settings: KafkaSett
     async with running_intake(kafka_settings) as (intake, taker):
         await until(lambda: len(taker.values) >= 40)
         commit, reached, go_on = intake._client.commit, asyncio.Event(), asyncio.Event()
+        settled: list[dict[int, int]] = []
 
         async def slow(offsets: Any) -> None:
             reached.set()
             await go_on.wait()
             await commit(offsets)
 
+        async def settle(_timeout: float) -> None:
+            settled.append(await committed(kafka_settings, intake.topic))
+
         intake._client.commit = slow
+        intake._commits.settled = settle  # type: ignore[method-assign]  # what a test listens to
         rejoining = asyncio.create_task(rejoin(intake))
         await reached.wait()
         regular = [asyncio.create_task(one) for one in (intake.commit(), intake._commits.commit(intake._client, 5))]
@@ -309,6 +314,7 @@ async def test_the_commit_of_a_revoke_is_not_displaced(kafka_settings: KafkaSett
             await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(rejoining, *regular)
+        assert settled == [await ends(kafka_settings, intake.topic)]
         assert await committed(kafka_settings, intake.topic) == await ends(kafka_settings, intake.topic)
         await publish_numbers(kafka_settings, range(40, 48))
         await until(lambda: len(taker.values) >= 48)

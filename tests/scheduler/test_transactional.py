@@ -15,6 +15,7 @@ import pytest_asyncio
 from aiokafka import TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 
+from scheduler import transactions
 from scheduler.errors import FencedError
 from scheduler.ledger import Ledger
 from scheduler.producer import group_offsets
@@ -142,6 +143,8 @@ async def test_new_producers_at_any_time_keep_both_halves_together(settings: Kaf
             desk.publish(chance.randrange(1, 1500))
             for _ in range(chance.randrange(12)):
                 await asyncio.sleep(chance.choice((0, 0.002)))
+            if chance.random() < 0.5:  # on a slow machine none may be open yet
+                await until(lambda: bool(desk.publisher._streams[desk.news].since))
             desk.publisher.renew("the test says so")
         assert await desk.publisher.flush(30)
         assert await desk.check_together() == sum(desk.next)
@@ -228,6 +231,27 @@ async def test_a_commit_without_outcomes(settings: KafkaSettings) -> None:
         await desk.publisher.committers[desk.news].commit(None, 20)
         assert await desk.offsets() == [2, 2, 3, 2]
         assert not desk.ledger.commits(desk.news)
+
+
+async def test_a_last_commit_waits_until_it_can_be_read(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka answers before the markers are there; the next owner of the partitions would read the offsets before."""
+    async with _desk(settings) as desk:
+        desk.publish(8)
+        assert await desk.publisher.flush(20)
+        answers: list[dict[TopicPartition, Any]] = [{}, {}]
+
+        async def late(kafka: KafkaSettings, group: str) -> dict[TopicPartition, Any]:
+            return answers.pop() if answers else await group_offsets(kafka, group)
+
+        monkeypatch.setattr(transactions, "group_offsets", late)
+        await desk.publisher.committers[desk.news].settled(20)
+        assert not answers
+        answers += [{}] * 1000
+        desk.ledger.forget([(desk.news, p) for p in range(PARTITIONS)])
+        await desk.publisher.committers[desk.news].settled(20)  # what went elsewhere is the business of others
+        assert len(answers) == 1000
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
