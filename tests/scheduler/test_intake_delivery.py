@@ -306,7 +306,7 @@ async def test_the_commit_of_a_revoke_is_not_displaced(kafka_settings: KafkaSett
             settled.append(await committed(kafka_settings, intake.topic))
 
         intake._client.commit = slow
-        intake._commits.settled = settle  # type: ignore[method-assign]  # what a test listens to
+        intake._commits.settled = settle  # type: ignore[method-assign,assignment]  # what a test listens to
         rejoining = asyncio.create_task(rejoin(intake))
         await reached.wait()
         regular = [asyncio.create_task(one) for one in (intake.commit(), intake._commits.commit(intake._client, 5))]
