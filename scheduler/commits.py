@@ -28,6 +28,9 @@ def warn(event: str, **fields: object) -> None:
 class Committer(Protocol):
     """Commits the finished offsets of one topic."""
 
+    failures: int
+    """Commits that failed since the start; what was in them went into a later one."""
+
     async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
         """Commit now; a failed commit is tried again by the next.
 
@@ -64,7 +67,6 @@ class Commits:
         self._failed_since: float | None = None
         self._reminded = 0.0
         self.failures = 0
-        """Commits that failed since the start; each was tried again with what was finished by then."""
 
     async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
         """Commit now, after a commit that is still running; a failed one is tried again by the next.

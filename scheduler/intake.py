@@ -119,6 +119,11 @@ class Intake:
         self.made_anew = 0
         """How often that happened."""
 
+    @property
+    def commit_failures(self) -> int:
+        """Commits of this topic that failed."""
+        return self._commits.failures
+
     # Joining and leaving
 
     async def start(self) -> None:

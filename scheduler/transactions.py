@@ -126,7 +126,9 @@ class Transactions:
         self._finished: set[Origin] = set()
         """Marked finished in the ledger, in a transaction that is not committed."""
         self._everything = False
-        self._failures = 0
+        self._attempts = 0
+        self.failures = 0
+        """Transactions that failed; what was in them went into a later one."""
         self.since = 0.0
         """When the transaction that is open was begun (monotonic seconds); 0 when none is."""
 
@@ -239,11 +241,12 @@ class Transactions:
         except Exception as error:  # noqa: BLE001 - aiokafka's own assertions are among what a broken producer raises
             await self._recover(error)
         else:
-            self._failures = 0
+            self._attempts = 0
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
             return True
+        self.failures += 1
         self._waiters += waiters
         self._wake.set()
         return False
@@ -381,8 +384,8 @@ class Transactions:
 
     async def _connect_patiently(self) -> None:
         while True:
-            pause = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)] if self._failures else 0.0
-            self._failures += 1
+            pause = RETRY_SECONDS[min(self._attempts, len(RETRY_SECONDS) - 1)] if self._attempts else 0.0
+            self._attempts += 1
             await asyncio.sleep(pause)
             try:
                 await self.connect()
