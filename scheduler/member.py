@@ -16,6 +16,9 @@ log = structlog.get_logger()
 
 FETCH_MAX_WAIT_MS = 100
 PARTITION_FETCH_BYTES = 2 * 1024 * 1024
+HEARTBEAT_MS = 1000
+"""Most milliseconds between heartbeats. A member hears of a rebalance in the answer to its next one, so this adds to
+the session timeout before the partitions of a dead member move. A third of the session, as is usual, would be 3.3 s."""
 JOIN_MARGIN_SECONDS = 10.0
 """Added to the drain time to give the group's rebalance timeout: members rejoin after the revoke callback."""
 LEAVE_SECONDS = 1.0
@@ -42,7 +45,7 @@ def new_member(
         # An event of a transaction that was aborted never happened: it must not become a signal.
         isolation_level="read_committed",
         session_timeout_ms=session_ms,
-        heartbeat_interval_ms=session_ms // 3,
+        heartbeat_interval_ms=min(session_ms // 3, HEARTBEAT_MS),
         # aiokafka's default is the session timeout, too short to wait for running work.
         rebalance_timeout_ms=int(rebalance_seconds(settings) * 1000),
         fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
