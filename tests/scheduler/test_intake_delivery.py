@@ -289,6 +289,36 @@ async def test_a_member_that_the_group_has_forgotten_joins_again(kafka: Broker, 
         await eventually(all_committed)
 
 
+async def test_a_member_that_joins_while_a_batch_runs(kafka: Broker, kafka_settings: KafkaSettings) -> None:
+    """aiokafka#929: the batch goes on, the newcomer gets its share, both commit, and each record is taken once."""
+    if kafka.embedded:
+        pytest.skip("groups of two do not settle on the embedded broker; needs a real Kafka")
+    running, end = asyncio.Event(), asyncio.Event()
+    async with running_intake(kafka_settings) as (old, busy):
+        take = busy.take
+
+        async def long(topic: str, records: Any) -> None:
+            running.set()
+            await end.wait()
+            await take(topic, records)
+
+        busy.take = long  # type: ignore[method-assign]  # a batch that a test ends
+        await publish_numbers(kafka_settings, range(40))
+        await running.wait()
+        async with running_intake(kafka_settings) as (new, idle):
+            half = kafka_settings.partitions // 2
+            await until(lambda: [len(t.ledger.partitions(old.topic)) for t in (busy, idle)] == [half, half])
+            await until(lambda: len(idle.values) == 20)
+            end.set()
+            await until(lambda: len(busy.values) == 20)
+            await publish_numbers(kafka_settings, range(40, 80))
+            await until(lambda: len(busy.values) + len(idle.values) >= 80)
+            assert sorted(numbers(busy) + numbers(idle)) == list(range(80))
+            for intake in (old, new):
+                await intake.commit()
+            assert await committed(kafka_settings, old.topic) == await ends(kafka_settings, old.topic)
+
+
 async def test_the_commit_of_a_revoke_is_not_displaced(kafka_settings: KafkaSettings) -> None:
     """The regular commit comes due while a revoke commits: what had ended is committed, and nothing is done again."""
     await publish_numbers(kafka_settings, range(40))
