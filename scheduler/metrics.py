@@ -107,6 +107,9 @@ class MetricsServer(Collector):
         yield CounterMetricFamily("tapewire_undecodable_records", "Records that no schema fits.", status.undecodable)
         yield CounterMetricFamily("tapewire_stamps_dropped", "Stamps lost to Redis trouble.", status.stamps_dropped)
         yield CounterMetricFamily("tapewire_revoked_requests", "Taken back for urgent work.", self._stats.revoked)
+        yield CounterMetricFamily(
+            "tapewire_republished_records", "Sent again by a new producer.", self._stats.republished
+        )
         yield CounterMetricFamily("tapewire_worker_deaths", "Workers that died.", self._stats.worker_deaths)
         yield CounterMetricFamily(
             "tapewire_requeued_events", "Runs that were given up and queued again.", self._stats.requeued

@@ -483,6 +483,7 @@ class Scheduler:
         )
 
     def _status(self) -> SchedulerStatus:
+        self._stats.republished = self._publisher.republished
         state = self._state
         if state == "running" and self._limit.tripped:
             state = STOPPED_BY_DEAD_LETTERS

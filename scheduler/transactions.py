@@ -27,9 +27,10 @@ from aiokafka.structs import OffsetAndMetadata
 
 from scheduler.entries import BatchError, Entry, send
 from scheduler.errors import FencedError, PublishError
+from scheduler.lane import TRIES_ALONE, Receipt, Record
 from scheduler.ledger import Commit, Partition
 from scheduler.producer import Fault, close, connect, fault_of, give_up, group_offsets
-from scheduler.publisher import RETRY_SECONDS, TRIES_ALONE, Receipt, Record
+from scheduler.publisher import RETRY_SECONDS
 from scheduler.work import Origin
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings, SchedulerSettings
