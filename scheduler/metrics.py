@@ -23,14 +23,13 @@ log = structlog.get_logger()
 
 
 class DeliveryCounts(NamedTuple):
-    """What delivery has counted since the start; see `scheduler.ledger`, `scheduler.commits`, `scheduler.publisher`."""
+    """What delivery has counted since the start; see `scheduler.ledger`, `scheduler.commits`, `scheduler.intake`."""
 
     skipped: int = 0
     stale: int = 0
     maps_dropped: int = 0
     commit_failures: int = 0
     made_anew: int = 0
-    republished: int = 0
 
 
 class MetricsServer(Collector):
@@ -120,7 +119,6 @@ class MetricsServer(Collector):
         yield CounterMetricFamily(
             "tapewire_stale_outcomes", "Outcomes of partitions that went elsewhere.", self._stats.stale_outcomes
         )
-
         yield from self._of_delivery()
 
     def _of_delivery(self) -> Iterator[Metric]:
@@ -135,9 +133,6 @@ class MetricsServer(Collector):
         yield CounterMetricFamily("tapewire_commit_failures", "Commits that failed.", counts.commit_failures)
         yield CounterMetricFamily(
             "tapewire_consumers_made_anew", "Consumers that stood still and were made anew.", counts.made_anew
-        )
-        yield CounterMetricFamily(
-            "tapewire_republished_records", "Records sent again by a new producer or transaction.", counts.republished
         )
 
     def _counters(self, by_class: list[str]) -> Iterator[Metric]:

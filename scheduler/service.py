@@ -479,7 +479,6 @@ class Scheduler:
             maps_dropped=self._ledger.maps_dropped,
             commit_failures=sum(intake.commit_failures for intake in self._intakes),
             made_anew=sum(intake.made_anew for intake in self._intakes),
-            republished=self._publisher.republished,
         )
 
     def _status(self) -> SchedulerStatus:

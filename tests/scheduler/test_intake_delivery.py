@@ -289,6 +289,34 @@ async def test_a_member_that_the_group_has_forgotten_joins_again(kafka: Broker, 
         await eventually(all_committed)
 
 
+async def test_a_commit_that_was_given_up_prints_no_traceback(kafka_settings: KafkaSettings) -> None:
+    """Its request is shielded by aiokafka: it fails later, with nobody waiting, and asyncio would report that."""
+    await publish_numbers(kafka_settings, range(4))
+    async with running_intake(kafka_settings) as (intake, taker):
+        await until(lambda: len(taker.values) >= 4)
+        coordinator = intake._client._coordinator
+        send, go_on = coordinator._send_req, asyncio.Event()
+        left: list[Any] = []
+
+        async def late(request: Any) -> Any:
+            if "OffsetCommit" not in type(request).__name__:
+                return await send(request)
+            left.append(asyncio.current_task())
+            await go_on.wait()
+            raise RequestTimedOutError
+
+        coordinator._send_req = late
+        await intake._commits.commit(intake._client, 0.05)
+        assert isinstance(intake._commits, Commits)
+        assert intake._commits.failures == 1
+        coordinator._send_req = send
+        go_on.set()
+        (request,) = left
+        await asyncio.wait([request])
+        await asyncio.sleep(0)  # its callbacks
+        assert not request._log_traceback
+
+
 async def test_a_member_that_joins_while_a_batch_runs(kafka: Broker, kafka_settings: KafkaSettings) -> None:
     """aiokafka#929: the batch goes on, the newcomer gets its share, both commit, and each record is taken once."""
     if kafka.embedded:
