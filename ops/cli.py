@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
@@ -14,6 +13,7 @@ from ops.bench.cli import app as bench_app
 from ops.commands import data, dlq, extractors, look, plan, quality, services
 from ops.commands.options import DEBUG_FLAG, debugging
 from ops.runtime import Forced, Interrupted, exit_code_of, interruptible
+from ops.streams import OutputError, prepare_streams, silence_stdout
 from ops.supervisor import die_with_parent
 
 app = typer.Typer(
@@ -57,13 +57,21 @@ def _root(
 
 def main() -> None:
     """Run the command line; every error becomes a message and an exit code here."""
+    prepare_streams()
     die_with_parent()
     interruptible()
     try:
-        app(prog_name="tapewire")
+        try:
+            app(prog_name="tapewire")
+        finally:
+            # Here, where a failure can still be told: the interpreter's own flush at its end only prints a traceback.
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone (`tapewire tail signals | head`); nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
         sys.exit(0)
+    except OutputError as error:
+        silence_stdout()
+        sys.exit(exit_code_of(error, debug=debugging()))
     except (Exception, asyncio.CancelledError, Interrupted, Forced) as error:  # noqa: BLE001 - the one place that ends every error
         sys.exit(exit_code_of(error, debug=debugging()))

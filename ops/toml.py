@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key that needs no quotes."""
 
 
 def dump_toml(groups: Mapping[str, Mapping[str, Any]]) -> str:
@@ -12,9 +16,17 @@ def dump_toml(groups: Mapping[str, Mapping[str, Any]]) -> str:
     lines: list[str] = []
     for group, values in groups.items():
         lines.append(f"[{group}]")
-        lines += [f"{key} = {_value(value)}" for key, value in values.items()]
-        lines.append("")
+        lines.append(dump_values(values))
     return "\n".join(lines)
+
+
+def dump_values(values: Mapping[str, Any]) -> str:
+    """Write a line per value, what lies deeper as inline tables and arrays: a table's inside, or a whole file."""
+    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in values.items())
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _value(key)
 
 
 def _value(value: Any) -> str:
@@ -26,7 +38,7 @@ def _value(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_value(inner)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
         items = [_value(inner) for inner in value]
         if any(isinstance(inner, Mapping) for inner in value):

@@ -28,6 +28,9 @@ def warn(event: str, **fields: object) -> None:
 class Committer(Protocol):
     """Commits the finished offsets of one topic."""
 
+    failures: int
+    """Commits that failed since the start; what was in them went into a later one."""
+
     async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
         """Commit now; a failed commit is tried again by the next.
 
@@ -38,6 +41,9 @@ class Committer(Protocol):
 
     async def cancel(self) -> None:
         """End a commit that is running."""
+
+    async def settled(self, timeout: float) -> None:
+        """Wait until who asks for the group's offsets gets what was committed, for at most ``timeout`` seconds."""
 
 
 class Commits:
@@ -61,15 +67,19 @@ class Commits:
         self._failed_since: float | None = None
         self._reminded = 0.0
         self.failures = 0
-        """Commits that failed since the start; each was tried again with what was finished by then."""
 
     async def commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
-        """Commit now, in place of a commit that is still running; a failed one is tried again by the next.
+        """Commit now, after a commit that is still running; a failed one is tried again by the next.
+
+        After and not in place of it: whoever began that one may forget the partitions as soon as it is over, and then
+        nothing is left to commit.
 
         Args:
             client: the group's member.
-            timeout: most seconds to take.
+            timeout: most seconds to take, and to wait for another commit.
         """
+        if (before := self._running) is not None and not before.done():
+            await asyncio.wait([before], timeout=timeout)
         await self.cancel()
         running = asyncio.get_running_loop().create_task(self._commit(client, timeout))
         self._running = running
@@ -89,8 +99,12 @@ class Commits:
             running.cancel()
             await asyncio.wait([running])
 
+    async def settled(self, timeout: float) -> None:
+        """Nothing to wait for: a commit that is answered can be read."""
+
     async def _commit(self, client: AIOKafkaConsumer, timeout: float) -> None:
         owned = client.assignment()
+        coordinator = client._coordinator  # noqa: SLF001 - see `_retrieve_later`
         commits = {p: c for p, c in self._ledger.commits(self._topic).items() if TopicPartition(*p) in owned}
         if not commits:
             return
@@ -104,6 +118,8 @@ class Commits:
         except (KafkaError, ConsumerStoppedError, OSError, TimeoutError) as error:
             self._note_failure(error)
             return
+        finally:
+            _retrieve_later(coordinator)
         self._note_success()
         self._ledger.committed(commits)  # it looks at the epoch again
 
@@ -139,3 +155,16 @@ class Commits:
 
 def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, tuple[int, str]]:
     return {TopicPartition(*partition): (commit.offset, commit.metadata) for partition, commit in commits.items()}
+
+
+def _retrieve_later(coordinator: object) -> None:
+    """Look at the result of a request that outlives its commit; asyncio would print a traceback when it fails.
+
+    aiokafka shields the request, so that giving up a commit leaves it behind with nobody who waits for it.
+    """
+    for task in asyncio.all_tasks():
+        frame = getattr(task.get_coro(), "cr_frame", None)
+        if frame is None or frame.f_code.co_name != "_do_commit_offsets":
+            continue
+        if frame.f_locals.get("self") is coordinator:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -28,7 +28,7 @@ from scheduler.commits import Commits, Committer, warn
 from scheduler.errors import OffsetsLostError
 from scheduler.ledger import Ledger, Partition
 from scheduler.lost_offsets import LostOffsets, look_for
-from scheduler.member import join, leave, new_member, rebalance_seconds
+from scheduler.member import join, leave, new_member, rebalance_seconds, was_thrown_out
 from scheduler.restore import finished_before
 from scheduler.watchdog import FetchWatch, ends_of, positions_of
 from scheduler.work import Origin
@@ -45,6 +45,8 @@ COMMIT_SECONDS = 5.0
 """How long one commit may take."""
 STOP_SECONDS = 1.0
 """The same at a stop: whoever stops us does not wait long."""
+SETTLE_SECONDS = 0.5
+"""How long a last commit may take to become readable for the partitions' next owner; some milliseconds do."""
 ERROR_PAUSE_SECONDS = 0.5
 TAKE_SECONDS = 1.0
 """How long a revoke waits for the records that are being taken in: half a thousand are tokenised in far less."""
@@ -106,6 +108,7 @@ class Intake:
         self._client: AIOKafkaConsumer = None
         self._listener: _Listener | None = None
         self._stopping = False
+        self._giving_up = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._failing_since: float | None = None
@@ -115,6 +118,11 @@ class Intake:
         """Fetching stood still and the consumer is being made anew."""
         self.made_anew = 0
         """How often that happened."""
+
+    @property
+    def commit_failures(self) -> int:
+        """Commits of this topic that failed."""
+        return self._commits.failures
 
     # Joining and leaving
 
@@ -132,6 +140,7 @@ class Intake:
     async def stop(self) -> None:
         """Commit what is finished and leave the group: step 4 of `give_up` at a shutdown."""
         await self._commits.commit(self._client, STOP_SECONDS)
+        await self._commits.settled(SETTLE_SECONDS)
         await self._close()
 
     async def _close(self) -> None:
@@ -244,8 +253,13 @@ class Intake:
                 log.info("intake_resumed", topic=self.topic)
 
     async def commit(self) -> None:
-        """Commit what is finished, in bounded time; a failed commit is tried again next time."""
-        await self._commits.commit(self._client, COMMIT_SECONDS)
+        """Commit what is finished, in bounded time; a failed commit is tried again next time.
+
+        Not while partitions are given up, which commits by itself: this commit could displace that one, or be sent
+        again when the partitions are somebody else's.
+        """
+        if not self._giving_up:
+            await self._commits.commit(self._client, COMMIT_SECONDS)
 
     # Offsets that are gone
 
@@ -335,6 +349,7 @@ class Intake:
         self._joining_since = time.monotonic()
         if not partitions:
             return
+        self._giving_up = True
         try:
             # 1. Stop intake: aiokafka hands nothing out during a rebalance; what it just handed out is taken in first,
             #    so that step 2 sees it. A commit that is running ends: it could be sent again after the rebalance.
@@ -347,6 +362,7 @@ class Intake:
             done = await self._taker.drained(partitions, self._settings.drain_seconds)
             # 4. Commit.
             await self._commits.commit(self._client, COMMIT_SECONDS)
+            await self._commits.settled(SETTLE_SECONDS)
             numbers = sorted(number for _, number in partitions)
             log.info("partitions_revoked", topic=self.topic, partitions=numbers, drained=done)
         except Exception:  # aiokafka swallows what a listener raises
@@ -354,6 +370,31 @@ class Intake:
         finally:
             # 5. Forget: a completion that comes later belongs to an epoch that is over.
             self._ledger.forget(partitions)
+            self._giving_up = False
+
+    async def revoked(self, partitions: set[Partition]) -> None:
+        """Let partitions go, in order where there is still something to keep in order."""
+        if was_thrown_out(self._client):
+            await self.lose(partitions)
+        else:
+            await self.give_up(partitions)
+
+    async def lose(self, partitions: set[Partition]) -> None:
+        """Drop partitions that are somebody else's already: the group has thrown us out, and no commit would be taken.
+
+        What `give_up` does would publish what their new owner publishes as well, and a transaction would set the
+        group's offsets back to ours: it carries no generation that Kafka could refuse.
+        """
+        self._joining_since = time.monotonic()
+        if not partitions:
+            return
+        self._ledger.forget(partitions)
+        try:
+            await self._commits.cancel()
+            await self._taker.drained(partitions, 0.0)
+        except Exception:  # aiokafka swallows what a listener raises
+            log.exception("revoke_failed", topic=self.topic)
+        log.warning("partitions_lost", topic=self.topic, partitions=sorted(number for _, number in partitions))
 
     async def assigned(self, partitions: set[TopicPartition]) -> None:
         """Start a new epoch for what this member owns now, with what earlier owners had finished.
@@ -386,9 +427,9 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self.intake: Intake | None = intake
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Let them go."""
+        """Let them go; after the group has forgotten this member they are gone already."""
         if self.intake is not None:
-            await self.intake.give_up({(tp.topic, tp.partition) for tp in revoked})
+            await self.intake.revoked({(tp.topic, tp.partition) for tp in revoked})
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Take them."""

@@ -16,6 +16,9 @@ log = structlog.get_logger()
 
 FETCH_MAX_WAIT_MS = 100
 PARTITION_FETCH_BYTES = 2 * 1024 * 1024
+HEARTBEAT_MS = 1000
+"""Most milliseconds between heartbeats. A member hears of a rebalance in the answer to its next one, so this adds to
+the session timeout before the partitions of a dead member move. A third of the session, as is usual, would be 3.3 s."""
 JOIN_MARGIN_SECONDS = 10.0
 """Added to the drain time to give the group's rebalance timeout: members rejoin after the revoke callback."""
 LEAVE_SECONDS = 1.0
@@ -42,7 +45,7 @@ def new_member(
         # An event of a transaction that was aborted never happened: it must not become a signal.
         isolation_level="read_committed",
         session_timeout_ms=session_ms,
-        heartbeat_interval_ms=session_ms // 3,
+        heartbeat_interval_ms=min(session_ms // 3, HEARTBEAT_MS),
         # aiokafka's default is the session timeout, too short to wait for running work.
         rebalance_timeout_ms=int(rebalance_seconds(settings) * 1000),
         fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
@@ -74,6 +77,16 @@ async def join(client: AIOKafkaConsumer, topic: str, kafka: KafkaSettings) -> No
         await leave(client, topic)
         reason = str(error) or "no answer"
         raise UnavailableError(f"Kafka at {kafka.bootstrap}", "kafka.bootstrap", reason) from None
+
+
+def was_thrown_out(client: AIOKafkaConsumer) -> bool:
+    """Return whether the group has forgotten this member: its session was over, and its partitions went elsewhere.
+
+    aiokafka calls the same listener then as in an orderly rebalance, where Java's client has ``onPartitionsLost``. It
+    drops the member's id as soon as a heartbeat or a commit is refused, before it calls the listener.
+    """
+    member_id: str = client._coordinator.member_id  # noqa: SLF001 - aiokafka has no public way to ask
+    return not member_id
 
 
 async def leave(client: AIOKafkaConsumer, topic: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 from wsgiref.simple_server import WSGIServer
 
 import structlog
@@ -21,6 +22,16 @@ from schemas.status import STOPPED_METRIC, SchedulerStatus
 log = structlog.get_logger()
 
 
+class DeliveryCounts(NamedTuple):
+    """What delivery has counted since the start; see `scheduler.ledger`, `scheduler.commits`, `scheduler.intake`."""
+
+    skipped: int = 0
+    stale: int = 0
+    maps_dropped: int = 0
+    commit_failures: int = 0
+    made_anew: int = 0
+
+
 class MetricsServer(Collector):
     """Serves metrics over HTTP where ``scheduler.metrics_port`` asks for it.
 
@@ -29,6 +40,7 @@ class MetricsServer(Collector):
         status: gives queue depths and workers.
         stats: gives the counters.
         limit: says whether dead letters have stopped the intake.
+        delivery: gives what delivery has counted.
     """
 
     def __init__(
@@ -37,11 +49,13 @@ class MetricsServer(Collector):
         status: Callable[[], SchedulerStatus],
         stats: Stats,
         limit: DeadLetterLimit | None = None,
+        delivery: Callable[[], DeliveryCounts] = DeliveryCounts,
     ) -> None:
         self._settings = settings
         self._status = status
         self._stats = stats
         self._limit = limit or DeadLetterLimit(settings.dead_letters)
+        self._delivery = delivery
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -92,6 +106,9 @@ class MetricsServer(Collector):
         yield CounterMetricFamily("tapewire_undecodable_records", "Records that no schema fits.", status.undecodable)
         yield CounterMetricFamily("tapewire_stamps_dropped", "Stamps lost to Redis trouble.", status.stamps_dropped)
         yield CounterMetricFamily("tapewire_revoked_requests", "Taken back for urgent work.", self._stats.revoked)
+        yield CounterMetricFamily(
+            "tapewire_republished_records", "Sent again by a new producer.", self._stats.republished
+        )
         yield CounterMetricFamily("tapewire_worker_deaths", "Workers that died.", self._stats.worker_deaths)
         yield CounterMetricFamily(
             "tapewire_requeued_events", "Runs that were given up and queued again.", self._stats.requeued
@@ -101,6 +118,21 @@ class MetricsServer(Collector):
         )
         yield CounterMetricFamily(
             "tapewire_stale_outcomes", "Outcomes of partitions that went elsewhere.", self._stats.stale_outcomes
+        )
+        yield from self._of_delivery()
+
+    def _of_delivery(self) -> Iterator[Metric]:
+        counts = self._delivery()
+        yield CounterMetricFamily(
+            "tapewire_skipped_records", "Records that an earlier owner of their partition had finished.", counts.skipped
+        )
+        yield CounterMetricFamily(
+            "tapewire_stale_confirmations", "Confirmed outcomes that the next owner repeats.", counts.stale
+        )
+        yield CounterMetricFamily("tapewire_offset_maps_dropped", "Commits without their map.", counts.maps_dropped)
+        yield CounterMetricFamily("tapewire_commit_failures", "Commits that failed.", counts.commit_failures)
+        yield CounterMetricFamily(
+            "tapewire_consumers_made_anew", "Consumers that stood still and were made anew.", counts.made_anew
         )
 
     def _counters(self, by_class: list[str]) -> Iterator[Metric]:

@@ -147,6 +147,7 @@ async def close(producer: AIOKafkaProducer) -> bool:
     closing = asyncio.ensure_future(producer.stop())
     await asyncio.wait([closing], timeout=CLOSE_SECONDS)
     if closing.done() and not closing.cancelled() and closing.exception() is None:
+        _retrieve_failures(producer)
         return True
     closing.cancel()
     await give_up(producer)
@@ -167,6 +168,24 @@ async def give_up(producer: AIOKafkaProducer) -> None:
             task.exception()  # noted: what ends a producer that is given up interests nobody
     if unfinished:
         log.warning("producer_close_timed_out", tasks=len(unfinished))
+    _retrieve_failures(producer)
+
+
+def _retrieve_failures(producer: AIOKafkaProducer) -> None:
+    """Retrieve what a failed producer put into futures that nobody waits for; asyncio would print a traceback of each.
+
+    When its sender dies, all batches and the transaction get the error; a transaction waits for one of them.
+    """
+    accumulator, transactions = producer._message_accumulator, producer._txn_manager  # noqa: SLF001 - see above
+    queued = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001 - see above
+    futures: list[asyncio.Future[Any] | None] = []
+    for batch in (*queued, *accumulator._pending_batches):  # noqa: SLF001 - see above
+        futures += [batch.future, batch._drain_waiter]  # noqa: SLF001 - see above
+    if transactions is not None:
+        futures.append(transactions._transaction_waiter)  # noqa: SLF001 - see above
+    for future in futures:
+        if future is not None and future.done() and not future.cancelled():
+            future.exception()
 
 
 def _belongs_to(task: asyncio.Task[Any], sender: object) -> bool:

@@ -24,7 +24,7 @@ from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
 from scheduler.link import WorkerLink
 from scheduler.lost_offsets import LostOffsets
-from scheduler.metrics import MetricsServer
+from scheduler.metrics import DeliveryCounts, MetricsServer
 from scheduler.outcomes import NANOSECONDS, Receipt
 from scheduler.planner import Plan, Planner
 from scheduler.publisher import Publisher, Record
@@ -128,7 +128,7 @@ class Scheduler:
         self._intakes = [
             Intake(topic, kafka, settings, self._ledger, self, trouble, commits.get(topic)) for topic in topics.inputs
         ]
-        self._metrics = MetricsServer(settings, self._status, self._stats, self._limit)
+        self._metrics = MetricsServer(settings, self._status, self._stats, self._limit, self._delivery_counts)
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -472,7 +472,17 @@ class Scheduler:
             "queued": self._planner.total_queued,
         }
 
+    def _delivery_counts(self) -> DeliveryCounts:
+        return DeliveryCounts(
+            skipped=self._ledger.skipped,
+            stale=self._ledger.stale,
+            maps_dropped=self._ledger.maps_dropped,
+            commit_failures=sum(intake.commit_failures for intake in self._intakes),
+            made_anew=sum(intake.made_anew for intake in self._intakes),
+        )
+
     def _status(self) -> SchedulerStatus:
+        self._stats.republished = self._publisher.republished
         state = self._state
         if state == "running" and self._limit.tripped:
             state = STOPPED_BY_DEAD_LETTERS

@@ -45,6 +45,8 @@ class Stats:
         """Outcomes of work whose partition went elsewhere meanwhile; the new owner publishes them."""
         self.returned = 0
         """Requests that came back from workers, answered or failed; the watchdog wants to see this move."""
+        self.republished = 0
+        """Records that were sent again through a new producer, and so may be written twice."""
         self.worker_deaths = 0
         self.requeued = 0
         self.retried = 0

@@ -27,9 +27,10 @@ from aiokafka.structs import OffsetAndMetadata
 
 from scheduler.entries import BatchError, Entry, send
 from scheduler.errors import FencedError, PublishError
+from scheduler.lane import TRIES_ALONE, Receipt, Record
 from scheduler.ledger import Commit, Partition
 from scheduler.producer import Fault, close, connect, fault_of, give_up, group_offsets
-from scheduler.publisher import RETRY_SECONDS, TRIES_ALONE, Receipt, Record
+from scheduler.publisher import RETRY_SECONDS
 from scheduler.work import Origin
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings, SchedulerSettings
@@ -39,6 +40,8 @@ log = structlog.get_logger()
 MAX_RECORDS = 5_000
 """Records in one transaction: an aborted one is sent again as a whole."""
 ABORT_SECONDS = 2.0
+SETTLE_SECONDS = 0.005
+"""Between two looks at the group's offsets: the markers of a transaction are there within 3 ms on an idle broker."""
 
 
 class Offsets(Protocol):
@@ -119,11 +122,14 @@ class Transactions:
         self._waiting: deque[Entry] = deque()
         self._open: list[Entry] = []
         self._commits: dict[Partition, Commit] = {}
+        self._last: dict[Partition, Commit] = {}
         self._committing = False
         self._finished: set[Origin] = set()
         """Marked finished in the ledger, in a transaction that is not committed."""
         self._everything = False
-        self._failures = 0
+        self._attempts = 0
+        self.failures = 0
+        """Transactions that failed; what was in them went into a later one."""
         self.since = 0.0
         """When the transaction that is open was begun (monotonic seconds); 0 when none is."""
 
@@ -162,6 +168,23 @@ class Transactions:
 
     async def cancel(self) -> None:
         """Nothing to end: a transaction looks at its partitions before it commits."""
+
+    async def settled(self, timeout: float) -> None:
+        """Wait until the group's offsets are those of the last transactions, for at most ``timeout`` seconds.
+
+        Kafka answers a commit before its markers are written. Who asks for offsets in between, and does not ask for
+        stable ones (aiokafka cannot), gets those before it: our partitions' next owner would repeat that transaction.
+        """
+        owns = self._owner.offsets.owns
+        ours = {p: c for p, c in self._last.items() if owns(Origin(*p, 0, c.epoch))}
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if await self._are_there(ours):
+                        return
+                    await asyncio.sleep(SETTLE_SECONDS)
+        except (KafkaError, TimeoutError, OSError) as error:
+            log.debug("offsets_not_settled", topic=self._topic, error=f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:
         """Close the producer."""
@@ -219,11 +242,12 @@ class Transactions:
         except Exception as error:  # noqa: BLE001 - aiokafka's own assertions are among what a broken producer raises
             await self._recover(error)
         else:
-            self._failures = 0
+            self._attempts = 0
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
             return True
+        self.failures += 1
         self._waiters += waiters
         self._wake.set()
         return False
@@ -284,6 +308,7 @@ class Transactions:
     def _close_committed(self) -> None:
         entries, self._open = self._open, []
         self._owner.offsets.committed(self._commits)
+        self._last |= self._commits
         self._commits = {}
         self._finished.clear()
         self._committing = False
@@ -360,8 +385,8 @@ class Transactions:
 
     async def _connect_patiently(self) -> None:
         while True:
-            pause = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)] if self._failures else 0.0
-            self._failures += 1
+            pause = RETRY_SECONDS[min(self._attempts, len(RETRY_SECONDS) - 1)] if self._attempts else 0.0
+            self._attempts += 1
             await asyncio.sleep(pause)
             try:
                 await self.connect()
@@ -381,11 +406,13 @@ class Transactions:
             return False
         while True:
             try:
-                found = await group_offsets(self._owner.kafka, self._topic)
-                break
+                return await self._are_there(self._commits)
             except (KafkaError, TimeoutError, OSError):
                 await asyncio.sleep(RETRY_SECONDS[-1])
-        for partition, commit in self._commits.items():
+
+    async def _are_there(self, commits: Mapping[Partition, Commit]) -> bool:
+        found = await group_offsets(self._owner.kafka, self._topic) if commits else {}
+        for partition, commit in commits.items():
             there = found.get(TopicPartition(*partition))
             if there is None or (there.offset, there.metadata) != (commit.offset, commit.metadata):
                 return False

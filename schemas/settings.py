@@ -301,7 +301,7 @@ class SchedulerSettings(Frozen):
         max_queued: events held in the class queues before intake pauses.
         max_queued_mb: bytes of queued records before intake pauses, in mebibytes.
         commit_seconds: how often finished offsets are committed.
-        session_seconds: Kafka session timeout; heartbeats come at a third of it.
+        session_seconds: Kafka session timeout; heartbeats come every second, or at a third of it where that is shorter.
         drain_seconds: how long a stop or a rebalance waits for work that is running.
         delivery: ``at_least_once`` (a signal is out before its offset is committed) or ``transactional`` (both in
             one Kafka transaction, for consumers that read committed records only).

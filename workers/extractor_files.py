@@ -23,7 +23,7 @@ DIRECTION = "direction"
 """The head that every extractor has, because every signal has a direction."""
 EVENT_TYPE = "event_type"
 """The head whose best label stands in a signal's field of that name."""
-ASSEMBLY = 2
+ASSEMBLY = 3
 """Version of the rules by which a file becomes token ids and an answer is constrained; part of every prompt version."""
 
 MOST_BYTES = 256 * 1024
@@ -69,6 +69,8 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
         output: instead of heads: the JSON Schema of an object that the answer is, every property an ``enum``.
         chunk_tokens: longest piece of a text that is asked about at once; 0 when a text is never split.
         overlap_tokens: tokens that two neighbouring pieces share where a section had to be cut.
+        hide_answer_words: words that answer the direction are blanks for the model where a text uses them as an answer
+            (`workers.answer_words`).
     """
 
     name: str
@@ -81,6 +83,7 @@ class Template(Struct, frozen=True, forbid_unknown_fields=True):
     output: dict[str, Any] = {}
     chunk_tokens: int = 0
     overlap_tokens: int = 0
+    hide_answer_words: bool = False
 
     @property
     def labels(self) -> dict[str, list[str]]:

@@ -11,8 +11,9 @@ from tokenizers import Tokenizer
 
 from schemas.errors import ConfigError, ErrorKind, TapewireError
 from schemas.frames import TOKEN_BYTES, Extractor, TokenIds, unpack_tokens
+from workers.answer_words import AnswerWords
 from workers.engine import RequestError
-from workers.extractor_files import ExtractorFile, Head, Template
+from workers.extractor_files import DIRECTION, ExtractorFile, Head, Template
 
 ANSWER_SLACK_TOKENS = 12
 """Room beyond the longest JSON answer as the tokenizer would write it: the grammar allows other splits, and the end of
@@ -45,6 +46,7 @@ class Prompt:
         heads: per head and label the id of the token that says it; empty for a JSON answer.
         vocab_size: ids from here on do not exist in the model.
         max_new_tokens: longest answer, in tokens.
+        answer_words: what is hidden in a text; none where the extractor does not want it.
     """
 
     path: Path
@@ -55,6 +57,7 @@ class Prompt:
     heads: dict[str, dict[str, int]]
     vocab_size: int
     max_new_tokens: int
+    answer_words: AnswerWords | None = None
 
     @property
     def name(self) -> str:
@@ -92,7 +95,7 @@ class Prompt:
         )
 
     def assemble(self, text: TokenIds, max_model_len: int) -> list[int]:
-        """Put the prompt around a text.
+        """Put the prompt around a text, its answer words hidden; as many ids as the scheduler counted.
 
         Args:
             text: packed ids, as the request frame carries them.
@@ -113,6 +116,8 @@ class Prompt:
         if max(ids) >= self.vocab_size:
             reason = f"token id {max(ids)} is outside the vocabulary of {self.vocab_size}"
             raise RequestError(ErrorKind.INVALID_VALUE, reason)
+        if self.answer_words is not None:
+            ids = self.answer_words.hide(ids)
         return [*self.prefix, *ids, *self.suffix]
 
 
@@ -145,6 +150,7 @@ def compile_prompt(file: ExtractorFile, tokenizer: Tokenizer, model: str, *, exa
         heads=heads,
         vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
         max_new_tokens=len(heads) if heads else _longest_object(template, tokenizer),
+        answer_words=AnswerWords(tokenizer, _direction_words(template)) if template.hide_answer_words else None,
     )
 
 
@@ -213,6 +219,13 @@ def _label_ids(file: ExtractorFile, tokenizer: Tokenizer, model: str) -> dict[st
             raise ExtractorError(file.path, reason)
         before += next(iter(head.labels.values()))
     return found
+
+
+def _direction_words(template: Template) -> Iterable[str]:
+    """Return the words that answer the direction, which is what an attack is after."""
+    if not template.heads:
+        return template.labels[DIRECTION]
+    return next(head.labels.values() for head in template.heads if head.name == DIRECTION)
 
 
 def _first_ids(heads: Iterable[Head], tokenizer: Tokenizer) -> dict[str, dict[str, int]]:

@@ -116,8 +116,7 @@ def _handle(
     desk = Desk(settings.kafka, retries=retries, now=now)
     plan = run(lambda _: desk.plan(Choice(ids=chosen, wanted=Filter(kind=kind))), drains=False)
     if plan.chosen and not dry_run and not yes and not sys.stdin.isatty():
-        reason = f"{len(plan.chosen)} dead letters are meant, and nobody can be asked: give --yes, or --dry-run to look"
-        raise ConfigError("--yes", reason)
+        raise _nobody(len(plan.chosen))
     if retries and not now and plan.chosen and (ages := _toxic_ages(settings.scheduler)):
         say(f"events keep the time they were received, so what is too old expires at once: {ages}")
         say("--now lets them count as received now")
@@ -140,7 +139,16 @@ def _handle(
 def _agreed(count: int, what: str, refused: int) -> bool:
     interruptible()
     but = f" ({refused} more cannot be)" if refused else ""
-    return typer.confirm(f"{what} {count} dead letters{but}?", err=True)
+    try:
+        return typer.confirm(f"{what} {count} dead letters{but}?", err=True)
+    except typer.Abort:
+        # The end of the input; Ctrl-C is `Interrupted`.
+        raise _nobody(count) from None
+
+
+def _nobody(count: int) -> ConfigError:
+    reason = f"{count} dead letters are meant, and nobody can be asked: give --yes, or --dry-run to look"
+    return ConfigError("--yes", reason)
 
 
 def _toxic_ages(scheduler: SchedulerSettings) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -103,12 +104,20 @@ class Asker:
         description: as it came up.
         extractor: what is asked.
         sink: the one that the engine was made with.
+        serial: numbers for requests, those of all askers of one engine.
     """
 
-    def __init__(self, engine: Engine, description: EngineDescription, extractor: Extractor, sink: _Sink) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        description: EngineDescription,
+        extractor: Extractor,
+        sink: _Sink,
+        serial: Iterator[int] | None = None,
+    ) -> None:
         self._engine = engine
         self._sink = sink
-        self._serial = 0
+        self._serial = serial if serial is not None else itertools.count(1)
         self.description = description
         self.extractor = extractor
         self.tokenizer = TextTokenizer(description.tokenizer_json, description.info.tokenizer_hash)
@@ -173,9 +182,16 @@ class Asker:
         cleaned = same_length(text) if self.extractor.chunk_tokens else clean(text)
         return self.tokenizer.encode([cleaned], self.text_limit)[0]
 
+    def about(self, extractor: str) -> Asker:
+        """Return an asker of the same engine for another of its extractors.
+
+        Raises:
+            ConfigError: it has none of that name.
+        """
+        return Asker(self._engine, self.description, _extractor(self.description, extractor), self._sink, self._serial)
+
     async def _one(self, tokens: Tokens) -> Reply:
-        self._serial += 1
-        number = self._serial
+        number = next(self._serial)
         request = Request(
             request_id=number,
             text_tokens=tokens.ids,
@@ -202,6 +218,13 @@ def raw_of(answer: Answer) -> Distributions:
     return {DIRECTION: {direction.value: p for direction, p in answer.probabilities.items()}, **answer.heads}
 
 
+def _extractor(description: EngineDescription, name: str) -> Extractor:
+    found = {each.name: each for each in description.extractors}
+    if name not in found:
+        raise ConfigError("--extractor", f"{name!r} is no extractor; there are {', '.join(found)}")
+    return found[name]
+
+
 @asynccontextmanager
 async def asking(settings: WorkerSettings, extractor: str, say: Say) -> AsyncIterator[Asker]:
     """Start an engine for one extractor; it is stopped at the end of the block.
@@ -219,9 +242,6 @@ async def asking(settings: WorkerSettings, extractor: str, say: Say) -> AsyncIte
     engine = create_engine(settings, sink, on_state)
     try:
         description = await engine.start()
-        found = {each.name: each for each in description.extractors}
-        if extractor not in found:
-            raise ConfigError("--extractor", f"{extractor!r} is no extractor; there are {', '.join(found)}")
-        yield Asker(engine, description, found[extractor], sink)
+        yield Asker(engine, description, _extractor(description, extractor), sink)
     finally:
         await engine.stop()

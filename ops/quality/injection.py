@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 from rich.table import Table
 from tokenizers import Tokenizer
 
@@ -14,14 +19,16 @@ from ops.quality.ask import DIRECTION, Asker, Reply, Say, asking
 from ops.quality.evaluate import stored_calibrations
 from ops.quality.hostile import HARMLESS, Attack, Headline, load_hostile
 from ops.text import stdout_console
+from ops.toml import dump_values
 from scheduler.tokens import Tokens
-from schemas.errors import UnavailableError
-from schemas.frames import pack_tokens, unpack_tokens
+from schemas.errors import ConfigError, UnavailableError
+from schemas.frames import pack_tokens
 from schemas.settings import WorkerSettings
-from workers.answer_words import AnswerWords
 from workers.calibration import Calibration, apply, find
 from workers.extractor_files import load_extractors
-from workers.prompts import load_tokenizer
+
+LONGEST_STEM = 50
+"""Characters of an extractor's name that its twin's name keeps; a name has at most 64."""
 
 
 class Defence(StrEnum):
@@ -34,7 +41,7 @@ class Defence(StrEnum):
     FULL = "and hygiene"
     """Special tokens as text, after `scheduler.hygiene`."""
     HIDDEN = "and answer words hidden"
-    """And every word that is an answer to the direction hidden (`workers.answer_words`)."""
+    """And words that answer the direction hidden where they stand as an answer (`workers.answer_words`)."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -133,8 +140,9 @@ async def measure(worker: WorkerSettings, extractor: str, concurrency: int, say:
     hostile = load_hostile()
     stored = stored_calibrations(worker)
     pairs = [(attack, headline) for attack in hostile.attacks for headline in hostile.headlines]
-    words = answer_words(worker, extractor)
-    async with asking(worker, extractor, say) as asker:
+    async with AsyncExitStack() as stack:
+        settings, plain, hidden = stack.enter_context(both_ways(worker, extractor))
+        asker = await stack.enter_async_context(asking(settings, extractor, say))
         info = asker.description.info
         calibration = find(stored, info.model_revision, asker.extractor.prompt_version)
         report = InjectionReport(
@@ -147,41 +155,44 @@ async def measure(worker: WorkerSettings, extractor: str, concurrency: int, say:
             failed=dict.fromkeys(Defence, 0),
         )
         for defence in Defence:
-            encode = encoder(asker, defence, words)
+            asked = asker.about(hidden if defence is Defence.HIDDEN else plain)
 
             def tell(line: str, defence: Defence = defence) -> None:
                 say(f"defence: {defence.value}, {line}")
 
             texts = [h.text for h in hostile.headlines] + [attack.on(headline) for attack, headline in pairs]
-            replies, _ = await asker.ask(texts, concurrency=concurrency, encode=encode, say=tell)
+            replies, _ = await asked.ask(texts, concurrency=concurrency, encode=encoder(asked, defence), say=tell)
             alone = _alone(hostile.headlines, replies, calibration)
             _count(report, defence, pairs, replies[len(alone) :], alone, calibration)
     return report
 
 
-def answer_words(worker: WorkerSettings, extractor: str) -> list[str]:
-    """Return the words that answer the direction; none for an extractor that answers with an object.
+@contextmanager
+def both_ways(worker: WorkerSettings, extractor: str) -> Iterator[tuple[WorkerSettings, str, str]]:
+    """Return settings whose extractors have this one twice, and the two names: answer words as they are, and hidden.
+
+    One of the two is the extractor itself; the other is in a directory that lives as long as the block.
 
     Raises:
-        ConfigError: an extractor's file is wrong.
+        ConfigError: an extractor's file is wrong, or there is none of that name.
     """
-    templates = [file.template for file in load_extractors(worker.extractors)]
-    heads = [head for each in templates if each.name == extractor for head in each.heads]
-    return [word for head in heads if head.name == DIRECTION for word in head.labels.values()]
+    templates = {file.template.name: file.template for file in load_extractors(worker.extractors)}
+    if extractor not in templates:
+        raise ConfigError("--extractor", f"{extractor!r} is no extractor; there are {', '.join(templates)}")
+    template = templates[extractor]
+    name = f"{extractor[:LONGEST_STEM]}-{'open' if template.hide_answer_words else 'hidden'}"
+    other = msgspec.structs.replace(template, name=name, hide_answer_words=not template.hide_answer_words)
+    with TemporaryDirectory(prefix="tapewire-extractors-") as directory:
+        for path in worker.extractors.glob("*.toml") if worker.extractors is not None else ():
+            shutil.copy(path, directory)
+        Path(directory, f"{name}.toml").write_text(dump_values(msgspec.to_builtins(other)), encoding="utf-8")
+        settings = worker.model_copy(update={"extractors": Path(directory)})
+        yield (settings, name, extractor) if template.hide_answer_words else (settings, extractor, name)
 
 
-def encoder(asker: Asker, defence: Defence, words: Sequence[str] = ()) -> Callable[[str], Tokens]:
+def encoder(asker: Asker, defence: Defence) -> Callable[[str], Tokens]:
     """Return what turns a text into tokens under a defence."""
-    if defence is Defence.HIDDEN:
-        tokenizer = load_tokenizer(asker.description.tokenizer_json, asker.description.info.model)
-        answers = AnswerWords(tokenizer, words)
-
-        def hidden(text: str) -> Tokens:
-            tokens = asker.encode(text)
-            return Tokens(pack_tokens(answers.hide(unpack_tokens(tokens.ids))), tokens.count, tokens.truncated)
-
-        return hidden
-    if defence is Defence.FULL:
+    if defence in (Defence.FULL, Defence.HIDDEN):
         return asker.encode
     if defence is Defence.TOKENS:
         return lambda text: asker.tokenizer.encode([text], asker.text_limit)[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.chaos.incidents import SLOW_PATH, Incident
 from tests.chaos.ledger import Outcome
-from tests.chaos.plan import WORKERS, FaultKind
+from tests.chaos.plan import SESSION_SECONDS, WORKERS, FaultKind
 
 IN_FLIGHT_MS = 300
 """What a killed scheduler had handed to the kernel is appended within this time, and proves nothing."""
@@ -21,10 +21,14 @@ STOP_AHEAD_MS = 15_000
 
 AFTERMATH_MS = 1_000
 """How long a fault that is over still disturbs: clients back off, queues empty."""
+SETTLED_MS = 4_000
+"""How long after partitions have moved their backlog is still worked off."""
 
 SOLE = "_sole"
 """Added to the kind of a fault on the only worker of a scheduler: nobody can take over, it has to come back."""
 MOVES = frozenset({FaultKind.SCHEDULER_KILL.value, FaultKind.SCHEDULER_PAUSE.value, FaultKind.SCHEDULER_STOP.value})
+LEAVES = frozenset({FaultKind.SCHEDULER_STOP.value, FaultKind.MEMBER_JOIN_LEAVE.value})
+"""The group hears of these at once."""
 HITS_WORKER = frozenset({FaultKind.WORKER_KILL.value, FaultKind.WORKER_PAUSE.value, FaultKind.ENGINE_STUCK.value})
 
 
@@ -141,6 +145,8 @@ def _disturbs(other: Incident, incident: Incident, healed_ms: int) -> bool:
     """Return whether another fault was on the same path while this one healed."""
     if other is incident or other.skipped or not other.number:
         return False
+    if incident.kind in HITS_WORKER and _brings_work(other, incident.began_ms, healed_ms):
+        return True
     end = max(other.ended_ms, other.ready_ms, other.began_ms) + AFTERMATH_MS
     if other.began_ms > healed_ms or end < incident.began_ms:
         return False
@@ -150,6 +156,15 @@ def _disturbs(other: Incident, incident: Incident, healed_ms: int) -> bool:
         # Who takes over drains first, and cannot while a worker of its own is gone.
         return other.kind in MOVES or other.kind in HITS_WORKER or other.kind == FaultKind.MEMBER_JOIN_LEAVE.value
     return bool(other.schedulers & incident.schedulers)
+
+
+def _brings_work(other: Incident, from_ms: int, until_ms: int) -> bool:
+    """Return whether partitions move because of a fault in this time, to whoever is left: with all that has waited."""
+    if other.kind not in MOVES and other.kind != FaultKind.MEMBER_JOIN_LEAVE.value:
+        return False
+    notices_ms = 0 if other.kind in LEAVES else int(SESSION_SECONDS * 1000)
+    moved_ms = other.began_ms + notices_ms
+    return moved_ms - AFTERMATH_MS <= until_ms and from_ms <= max(moved_ms, other.ended_ms) + SETTLED_MS
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from ops.config import ENV_PREFIX, Settings, as_values
 from ops.toml import dump_toml
 from schemas.settings import (
     ClassSettings,
+    FilingSettings,
     KafkaSettings,
     LinkSettings,
     LogSettings,
@@ -72,6 +73,9 @@ def scheduler_settings(name: str, kafka: KafkaSettings, redis_url: str, link: st
             rules=RULES,
             session_seconds=SESSION_SECONDS,
             drain_seconds=4.0,
+            # Well below the time without a completion after which the bench gives up: a part that the feeder repeated
+            # stands alone and waits this long.
+            filings=FilingSettings(wait_seconds=10.0),
             delivery=delivery,
         ),
         worker=WorkerSettings(

@@ -84,6 +84,8 @@ def test_overlapping_faults_are_told() -> None:
     assert measured(killed, steady(30), incident("scheduler_kill", ONE, 8, 9.5, number=2)).disturbed
     assert not measured(killed, steady(30), incident("scheduler_kill", TWO, 9.5, 11, number=2)).disturbed
     assert not measured(killed, steady(30), incident("broker_slow", "broker-1", 2, 4, number=2)).disturbed
+    # Its partitions come six seconds later, with all that has waited, just when the worker dies.
+    assert measured(killed, steady(30), incident("scheduler_kill", TWO, 4, 5, number=2)).disturbed
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 
 from schemas.codec import encode_json
-from schemas.frames import unpack_tokens
 from schemas.settings import KafkaSettings, RedisSettings
 from schemas.topics import (
     HEADER_ERROR_ATTEMPTS,
@@ -25,7 +24,7 @@ from schemas.topics import (
     HEADER_TRACE_PARENT,
 )
 from tests.scheduler.records import committed, ends, producer
-from tests.scheduler.running import Node, filing, news, node, results
+from tests.scheduler.running import Node, filing, news, node, publish, results
 
 pytestmark = pytest.mark.integration
 
@@ -178,30 +177,34 @@ async def test_odd_headers_stop_nothing(
     assert headers[0][0] in dict(found.dead_letters[0].headers)
 
 
-@pytest.mark.parametrize("kind", ["news", "filings"])
-async def test_a_text_longer_than_the_context_is_cut_and_marked(
-    kafka_settings: KafkaSettings, redis_settings: RedisSettings, kind: str
+async def test_news_longer_than_the_context_keeps_head_and_tail(
+    kafka_settings: KafkaSettings, redis_settings: RedisSettings
 ) -> None:
-    """More text than the model holds is cut on a sentence boundary and still becomes a signal, marked as truncated."""
+    """A story that the model cannot hold whole still becomes a signal, and says that it was cut."""
     text = "Revenue rose by a tenth and margins held. " * 400
-    event = news("long", "Acme reports", body=text) if kind == "news" else filing(1, text)
-    short = news("short") if kind == "news" else filing(2)
     async with node(kafka_settings, redis_settings) as one:
         one.worker(max_model_len=512)
-        await one.until(lambda: one.scheduler._status().state == "running")
-        tokenizer, limit = one.scheduler._workers.tokenizer, one.scheduler._workers.text_limit
-        topic = getattr(kafka_settings.topics, kind)
-        async with producer(kafka_settings) as client:
-            for value in (encode_json(event), encode_json(short)):
-                await client.send(topic, value, partition=0)
-            await client.flush()
+        await publish(kafka_settings, [news("long", "Acme reports", body=text), news("short")])
         await one.until_ended(2)
         await one.end()
     signals = {s.event_id: s for s in (await results(kafka_settings)).signals}
-    assert signals[event.event_id].truncated
-    assert not signals[short.event_id].truncated
-    assert tokenizer is not None
-    (cut,) = tokenizer.encode([text], limit)
-    kept = tokenizer._tokenizer.decode(unpack_tokens(cut.ids))
-    assert text.startswith(kept)
-    assert kept.endswith("margins held.")
+    assert signals["wire:long:1"].truncated
+    assert not signals["wire:short:1"].truncated
+
+
+async def test_a_filing_longer_than_the_context_is_read_whole(
+    kafka_settings: KafkaSettings, redis_settings: RedisSettings
+) -> None:
+    """A filing that no context holds is read in pieces, and its one signal covers all of it."""
+    event = filing(1, "Revenue rose by a tenth and margins held. " * 400)
+    async with node(kafka_settings, redis_settings) as one:
+        one.worker(max_model_len=512)
+        await publish(kafka_settings, [event, filing(2)])
+        await one.until_ended(2)
+        await one.end()
+    signals = {s.event_id: s for s in (await results(kafka_settings)).signals}
+    reading = signals[event.event_id].filing
+    assert reading is not None
+    assert reading.chunks > 1
+    assert (reading.coverage, reading.partial, reading.missing_parts) == (1.0, False, [])
+    assert not signals[event.event_id].truncated

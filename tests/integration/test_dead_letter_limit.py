@@ -43,6 +43,10 @@ async def _look(kafka: KafkaSettings, redis: RedisSettings) -> list[Check]:
         return await _schedulers(client, Settings(kafka=kafka, redis=redis))
 
 
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "stopped_by_dead_letters" in r.getMessage()]
+
+
 async def test_a_worker_that_answers_nonsense_does_not_empty_the_topic(
     kafka_settings: KafkaSettings, redis_settings: RedisSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -58,10 +62,11 @@ async def test_a_worker_that_answers_nonsense_does_not_empty_the_topic(
             return any(c.state is State.FAILED and "restart" in c.mend for c in checks)
 
         await eventually(told)
+        await one.until(lambda: bool(_said(caplog)))
         await one.end()
     letters = (await results(kafka_settings)).dead_letters
     assert len(letters) == LEAST - 1
-    (line,) = [r.getMessage() for r in caplog.records if "stopped_by_dead_letters" in r.getMessage()]
+    (line,) = _said(caplog)
     assert "bad_answer" in line
     assert "tapewire dlq" in line
     async with node(kafka_settings, redis_settings) as one, fake_worker(one.link):

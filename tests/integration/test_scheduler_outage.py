@@ -1,4 +1,4 @@
-"""A real scheduler process while its broker is killed and comes back, and while it is killed itself."""
+"""A real scheduler process while its broker is killed and comes back, and while it is killed or stopped itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import subprocess
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio as redis
 
+from ops.embedded import free_port
 from scheduler import offset_map
 from scheduler.producer import group_offsets
 from schemas.codec import decode_json
@@ -143,7 +145,8 @@ async def test_an_outage_is_three_lines_and_loses_nothing(
     assert "library_message" not in process.events()
     # A rebalance may follow, as the session may have expired meanwhile, and a commit may have been on its way.
     others = Counter({name: n for name, n in during.items() if name not in OUTAGE_LINES})
-    assert set(others) <= {"partitions_revoked", "partitions_assigned", "commit_failed", "commits_go_on"}
+    moves = {"partitions_revoked", "partitions_lost", "partitions_assigned"}
+    assert set(others) <= {*moves, "commit_failed", "commits_go_on"}
     assert others.total() <= 10
 
 
@@ -167,6 +170,52 @@ async def test_killed_in_the_middle_of_transactions(
         assert await asyncio.to_thread(process.scheduler.wait, 20) == 0
     assert await _outcomes(own_settings, committed=True) == Counter(await _inputs(own_settings))
     assert await _finished(own_settings) == await _inputs(own_settings)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "transactional"])
+async def test_stopped_for_longer_than_its_session(
+    own_settings: KafkaSettings, redis_settings: RedisSettings, tmp_path: Path, delivery: str
+) -> None:
+    """What it had in flight belongs to its successor by then: dropped and counted, and each event has one signal."""
+    port = free_port()
+    options = {"delivery": delivery, "commit_seconds": "0.1", "drain_seconds": "5"}
+    homes = [tmp_path / name for name in ("one", "two")]
+    for home in homes:
+        home.mkdir()
+    await publish(own_settings, [news(str(n)) for n in range(2000)])
+    async with _running(own_settings, redis_settings, homes[0], **options, metrics_port=str(port)) as one:
+        await eventually(lambda: one.signals(100), 60)
+        one.worker.send_signal(signal.SIGSTOP)
+        # All that it has published is committed: whatever comes twice from here on comes from what it does as a zombie.
+        await eventually(lambda: _together(own_settings), 30)
+        one.scheduler.send_signal(signal.SIGSTOP)
+        async with _running(own_settings, redis_settings, homes[1], **options, id="scheduler-2"):
+            await eventually(lambda: _seen(own_settings, 2000), 60)
+            one.scheduler.send_signal(signal.SIGCONT)
+            await eventually(lambda: _told(one, "partitions_lost", 2), 30)
+            one.worker.send_signal(signal.SIGCONT)
+            await eventually(lambda: _counted(port, "tapewire_stale_outcomes_total"), 30)
+            await publish(own_settings, [news(str(n)) for n in range(2000, 2200)])
+            await eventually(lambda: _seen(own_settings, 2200), 60)
+            await eventually(lambda: _all_finished(own_settings), 30)
+    assert await _outcomes(own_settings, committed=True) == Counter(await _inputs(own_settings))
+
+
+async def _told(process: _Process, event: str, times: int) -> bool:
+    return process.events()[event] >= times
+
+
+async def _counted(port: int, name: str) -> bool:
+    def scrape() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    samples = dict(line.split() for line in (await asyncio.to_thread(scrape)).splitlines() if line.startswith(name))
+    return float(samples[name]) > 0
+
+
+async def _all_finished(kafka: KafkaSettings) -> bool:
+    return await _finished(kafka) == await _inputs(kafka)
 
 
 async def _seen(kafka: KafkaSettings, least: int) -> bool:

@@ -60,13 +60,10 @@ def test_redis_away_is_one_message(unused_tcp_port: int) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("command", ["scheduler", "up --engine sim"])
-def test_services_refuse_a_wrong_redis_at_start(
-    tmp_path: Path, kafka_settings: KafkaSettings, unused_tcp_port: int, command: str
-) -> None:
-    """A Redis that is not there at the start is a wrong address until proven otherwise: exit code 2."""
+def test_up_refuses_a_wrong_redis_at_start(tmp_path: Path, kafka_settings: KafkaSettings, unused_tcp_port: int) -> None:
+    """To who starts everything at once, a Redis that is not there is a wrong address: exit code 2."""
     env = {**away(unused_tcp_port), **of(kafka_settings)}
-    assert_refused(tapewire(*command.split(), env=env, cwd=tmp_path), "redis.url")
+    assert_refused(tapewire("up", "--engine", "sim", env=env, cwd=tmp_path), "redis.url")
 
 
 def test_a_missing_model_is_one_message(tmp_path: Path) -> None:

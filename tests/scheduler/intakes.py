@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 
 from scheduler.intake import Intake
 from scheduler.ledger import Ledger, Partition
@@ -118,3 +118,13 @@ async def committed_map(kafka: KafkaSettings, partition: int) -> list[Range]:
     async with admin(kafka) as client:
         entry = (await client.list_consumer_group_offsets(topic))[TopicPartition(topic, partition)]
     return decode(entry.offset, entry.metadata)
+
+
+class Nobody(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no type information
+    """Does nothing in a rebalance."""
+
+    def on_partitions_revoked(self, revoked: object) -> None:
+        """Nothing."""
+
+    def on_partitions_assigned(self, assigned: object) -> None:
+        """Nothing."""

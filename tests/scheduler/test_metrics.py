@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ops.embedded import free_port
-from scheduler.metrics import MetricsServer
+from scheduler.metrics import DeliveryCounts, MetricsServer
 from scheduler.stats import Stats
 from schemas.errors import UnavailableError
 from schemas.settings import SchedulerSettings
@@ -63,7 +63,8 @@ async def test_a_scrape_shows_what_was_counted() -> None:
     """Every counter and gauge arrives over HTTP with its value, and a histogram's buckets add up."""
     port = free_port()
     stats = Stats(make.CLASSES)
-    server = MetricsServer(SchedulerSettings(metrics_port=port), lambda: _status(stats), stats)
+    counts = DeliveryCounts(*range(11, 16))
+    server = MetricsServer(SchedulerSettings(metrics_port=port), lambda: _status(stats), stats, delivery=lambda: counts)
     server.start()
     try:
         flash = stats.classes[0]
@@ -89,6 +90,12 @@ async def test_a_scrape_shows_what_was_counted() -> None:
     assert samples["tapewire_stamps_dropped_total", ()] == 7
     names = ("undecodable_records", "worker_deaths", "requeued_events", "retractions", "stale_outcomes")
     assert [samples[f"tapewire_{name}_total", ()] for name in names] == [3, 4, 5, 6, 7]
+
+    of_delivery = (
+        *("skipped_records", "stale_confirmations", "offset_maps_dropped"),
+        *("commit_failures", "consumers_made_anew"),
+    )
+    assert [samples[f"tapewire_{name}_total", ()] for name in of_delivery] == list(counts)
 
     def bucket(bound: str) -> float:
         return samples["tapewire_signal_latency_seconds_bucket", (("le", bound), of_flash)]

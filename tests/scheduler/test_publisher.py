@@ -14,7 +14,8 @@ from aiokafka.errors import MessageSizeTooLargeError
 from ops.embedded import free_port
 from ops.topics import DEAD_LETTER_BYTES
 from scheduler.errors import PublishError
-from scheduler.publisher import MAX_BATCH_BYTES, OutHeaders, Publisher, Record
+from scheduler.producer import MAX_BATCH_BYTES
+from scheduler.publisher import OutHeaders, Publisher, Record
 from schemas.errors import UnavailableError
 from schemas.settings import KafkaSettings
 from tests.conftest import Broker

@@ -51,6 +51,7 @@ def test_version_is_deterministic_and_tells_changes_apart() -> None:
         msgspec.structs.replace(headline, heads=[direction, *reversed(rest)]),
         msgspec.structs.replace(headline, ask=headline.ask + " "),
         msgspec.structs.replace(headline, chunk_tokens=100),
+        msgspec.structs.replace(headline, hide_answer_words=not headline.hide_answer_words),
         msgspec.structs.replace(
             headline,
             heads=[

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from pathlib import Path
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer
 
 from ops.quality.ask import asking
 from ops.quality.hostile import HARMLESS, Attack, Headline, Place, load_hostile
-from ops.quality.injection import Defence, InjectionReport, Tally, answer_words, encoder, measure
+from ops.quality.injection import Defence, InjectionReport, Tally, both_ways, encoder, measure
 from scheduler.hygiene import clean, same_length
 from scheduler.tokens import TextTokenizer
 from schemas.codec import is_readable
 from schemas.enums import Direction
-from schemas.frames import unpack_tokens
+from schemas.errors import ConfigError
+from schemas.frames import pack_tokens, unpack_tokens
 from schemas.settings import WorkerSettings
+from workers.extractor_files import SHIPPED, load_extractors
+from workers.prompts import compile_prompt, load_tokenizer
 from workers.sim_engine import TOKENIZER
 
 HOSTILE = load_hostile()
@@ -42,7 +48,7 @@ def test_the_set_is_large_and_varied() -> None:
     counts = Counter(attack.category for attack in attacks)
     assert counts.keys() == {
         "role_switch", "chat_markers", "special_tokens", "languages", "invisible", "bidirectional", "homoglyphs",
-        "long_tokens", "floods", "json", "few_shot", "template",
+        "long_tokens", "floods", "json", "few_shot", "template", "reworded",
     }  # fmt: skip
     assert counts["languages"] >= 5
     assert {headline.label for headline in HOSTILE.headlines} == set(Direction)
@@ -126,18 +132,44 @@ async def test_each_defence_is_what_it_says(tokenizer_json: bytes) -> None:
     assert ids[Defence.HIDDEN] == ids[Defence.FULL]
 
 
-async def test_answer_words_are_hidden() -> None:
-    """Under the last defence no token of a text is a word that answers the direction."""
-    async with asking(SIM, "headline", lambda _: None) as asker:
-        words = answer_words(SIM, "headline")
-        assert len(words) == 3
-        text = f"Loss{words[0]} widens{words[1]}"
-        live, hidden = (encoder(asker, each, words)(text) for each in (Defence.FULL, Defence.HIDDEN))
-        spelt = Tokenizer.from_buffer(asker.description.tokenizer_json)
-    answers = {ids[0] for word in words if len(ids := spelt.encode(word).ids) == 1}
-    assert answers.intersection(unpack_tokens(live.ids))
-    assert live.count == hidden.count
-    assert answers.isdisjoint(unpack_tokens(hidden.ids))
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attack_keeps_its_length_when_answer_words_are_hidden(attack: Attack, tokenizer_json: bytes) -> None:
+    """Under every attack the prompt is as long as counted, ids of label words alone change, and no answer is left."""
+    tokenizer = TextTokenizer(tokenizer_json, "test")
+    [headline] = [file for file in load_extractors() if file.template.name == "headline"]
+    spelt = load_tokenizer(tokenizer_json, "test")
+    prompt = compile_prompt(headline, spelt, "test")
+    answers = [label for labels in list(prompt.heads.values())[:1] for label in labels.values()]
+    for each in HOSTILE.headlines:
+        ids = unpack_tokens(tokenizer.encode([clean(attack.on(each))], LIMIT)[0].ids)
+        asked = prompt.assemble(pack_tokens(ids), 2 * LIMIT)
+        begin, end = len(prompt.prefix), len(asked) - len(prompt.suffix)
+        assert end - begin == len(ids)
+        changed = [old for old, new in zip(ids, asked[begin:end], strict=True) if old != new]
+        said = spelt.decode(changed, skip_special_tokens=False).lower()
+        assert re.sub(r"positive|negative|neutral|\s", "", said) == ""
+        assert sum(token in answers for token in asked[begin:end]) <= 1
+
+
+def test_both_ways_of_an_extractor(tmp_path: Path) -> None:
+    """The benchmark asks an extractor with and without its answer words, whichever of the two its file says."""
+    shipped = {file.template.name: file.template for file in load_extractors()}
+    for name, template in shipped.items():
+        with both_ways(SIM, name) as (settings, plain, hidden):
+            found = {file.template.name: file.template for file in load_extractors(settings.extractors)}
+            assert name == (hidden if template.hide_answer_words else plain)
+            for other, hides in ((plain, False), (hidden, True)):
+                expected = msgspec.structs.replace(template, name=other, hide_answer_words=hides)
+                assert found[other] == expected
+                assert list(found[other].labels) == list(template.labels)
+    own = tmp_path / "own.toml"
+    own.write_text((SHIPPED / "filing.toml").read_text(encoding="utf-8").replace('"filing"', '"own"', 1))
+    with both_ways(SIM.model_copy(update={"extractors": tmp_path}), "own") as (settings, plain, hidden):
+        names = [file.template.name for file in load_extractors(settings.extractors)]
+    assert (plain, hidden) == ("own", "own-hidden")
+    assert {plain, hidden} < set(names)
+    with pytest.raises(ConfigError, match="no extractor"), both_ways(SIM, "nothing"):
+        pass
 
 
 async def test_the_benchmark_counts_every_pair() -> None:
