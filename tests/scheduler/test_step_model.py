@@ -282,7 +282,8 @@ def test_finds_what_a_step_without_prefill_takes_on_top() -> None:
         assert model.observe(report, LIMITS)
     assert model.costs.step + model.costs.decode_step == pytest.approx(8e-3, rel=0.1)
     assert model.costs.seconds(0, 1, 300) == pytest.approx(true.seconds(0, 1, 300), rel=0.1)
-    assert model.costs.seconds(3000) == pytest.approx(true.seconds(3000), rel=0.05)
+    for chunk in (600, 3000):  # without it, the fixed cost of every step would be taken for as large
+        assert model.costs.seconds(chunk) == pytest.approx(true.seconds(chunk), rel=0.15)
 
 
 def test_without_such_a_cost_none_is_found() -> None:

@@ -309,7 +309,7 @@ def test_a_burst_of_longer_answers_is_not_split_for_a_little() -> None:
 
 def test_nothing_joins_an_answer_that_is_a_little_late() -> None:
     """An answer that may just miss its deadline may still meet it: no prompt makes it later."""
-    answering = urgent(11, 0, 1)  # its step takes 10.1 ms, and what is kept free does not fit
+    answering = urgent(10.5, 0, 1)  # its step takes 10.1 ms, and what is kept free does not fit
     allowed = StepGate(STEP_TOKENS).allow(policy(), [answering, urgent(200, 50)], NOBODY, NOW)
     assert allowed.urgent == (True, False)
     hopeless = urgent(5, 0, 1)
