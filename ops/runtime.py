@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from ops.text import visible
-from schemas.errors import ConfigError, TapewireError, UnavailableError
+from schemas.errors import ConfigError, DecisionError, TapewireError, UnavailableError
 
 MESSAGE_PREFIX = "tapewire: "
 """Starts every message for people on stderr."""
@@ -21,6 +21,8 @@ MESSAGE_PREFIX = "tapewire: "
 EXIT_FAILED = 1
 EXIT_USER = 2
 """Something that the operator must mend: configuration, an unreachable service, a missing model."""
+EXIT_DECISION = 3
+"""A person must decide how to go on; starting again would end the same way."""
 EXIT_DEFECT = 70
 """EX_SOFTWARE of sysexits.h: an error that we did not foresee."""
 EXIT_FORCED = 130
@@ -145,6 +147,8 @@ def exit_code_of(error: BaseException, *, debug: bool) -> int:
         traceback.print_exception(error)
     if isinstance(error, TapewireError):
         say(str(error))
+        if isinstance(error, DecisionError):
+            return EXIT_DECISION
         return EXIT_USER if isinstance(error, ConfigError | UnavailableError) else EXIT_FAILED
     name = type(error).__name__
     say(f"unexpected {name}: {error}")

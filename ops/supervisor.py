@@ -16,7 +16,8 @@ from pathlib import Path
 
 import structlog
 
-from ops.runtime import EXIT_USER, MESSAGE_PREFIX
+from ops.runtime import EXIT_DECISION, EXIT_USER, MESSAGE_PREFIX
+from ops.text import visible
 from schemas.errors import TapewireError, UnavailableError
 
 PARENT_VARIABLE = "TAPEWIRE_DIE_WITH"
@@ -34,6 +35,7 @@ EXIT_NOT_STARTED = 127
 
 SHOWN_LOG_LINES = 12
 """Lines of a child's log that an error about it shows."""
+SHOWN_REASON_CHARS = 300
 SEEN_LOG_BYTES = 16_384
 """How much of the end of a child's log is looked at."""
 
@@ -159,7 +161,8 @@ class Child:
         """Start the process again whenever it ends, until `stop` is called.
 
         Raises:
-            ChildRefusedError: it refused its configuration at the first start (exit code 2).
+            ChildRefusedError: it refused its configuration at the first start (exit code 2), or a person must decide
+                how it goes on (exit code 3).
             ChildError: it crashed too often.
         """
         crashes = 0
@@ -168,14 +171,18 @@ class Child:
             how, code = await self._run_once()
             if self._stopping.is_set():
                 return
-            if code == EXIT_USER and self.starts == 1:
+            if code == EXIT_DECISION or (code == EXIT_USER and self.starts == 1):
                 raise ChildRefusedError(self.spec.name, self._last_message())
             crashes = 1 if time.monotonic() - began >= self._backoff.healthy_after else crashes + 1
             if self._backoff.give_up_after and crashes >= self._backoff.give_up_after:
                 raise ChildError(self.spec.name, f"ended {crashes} times, last {how}", self.log_tail())
             delay = self._backoff.delay(crashes)
-            log.warning("child_ended", child=self.spec.name, how=how, crashes=crashes, restart_in_seconds=delay)
+            reason = self._reason()
+            told = {"reason": reason} if reason else {}
+            log.warning("child_ended", child=self.spec.name, how=how, crashes=crashes, restart_in_seconds=delay, **told)
             self.waits = f"ended {how}, {crashes} in a row, starts again after {delay:g} s"
+            if reason:
+                self.waits += f": {reason}"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._stopping.wait()
@@ -259,6 +266,11 @@ class Child:
     def log_tail(self) -> str:
         """Return the end of the child's log, for an error about it."""
         return "\n".join(f"  {line}" for line in self.log_lines()[-SHOWN_LOG_LINES:])
+
+    def _reason(self) -> str:
+        """Return the first line of what this life said to people before it ended; empty when it was killed."""
+        said = [line for line in self.log_lines(this_life=True) if line.startswith(MESSAGE_PREFIX)]
+        return visible(said[-1].removeprefix(MESSAGE_PREFIX)[:SHOWN_REASON_CHARS]) if said else ""
 
     def _last_message(self) -> str:
         """Return what the child said to people before it ended: the command writes that last."""

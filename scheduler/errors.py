@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemas.errors import TapewireError
+from schemas.errors import DecisionError, TapewireError
 
 
 class SchedulerError(TapewireError):
@@ -23,7 +23,7 @@ class PublishError(SchedulerError):
         super().__init__(f"cannot publish to {topic}: {reason}")
 
 
-class FencedError(SchedulerError):
+class FencedError(SchedulerError, DecisionError):
     """Another scheduler with the same id has taken over our transactions.
 
     Two schedulers with one id fence each other for ever, so this one stops.
@@ -39,7 +39,7 @@ class FencedError(SchedulerError):
         )
 
 
-class OffsetsLostError(SchedulerError):
+class OffsetsLostError(SchedulerError, DecisionError):
     """Kafka no longer holds the offset that this group wants to read next.
 
     Going on at another offset would skip events silently, so the scheduler stops and a person decides.

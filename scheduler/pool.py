@@ -45,6 +45,7 @@ class PoolWorker:
     _added_ns: int = 0
     _wait_seconds: float = 0.0
     _step_seconds: float = 0.0
+    _answer_seconds: float = 0.0
     policy: StepPolicy | None = None
     """The last policy that went to the worker."""
     away: bool = False
@@ -95,6 +96,7 @@ class PoolWorker:
             prefill_token_seconds=costs.prefill_token,
             decode_seconds=costs.decode,
             kv_token_seconds=costs.kv_token,
+            decode_step_seconds=costs.decode_step,
         )
         if self.policy is not None and _alike(self.policy, policy):
             return None
@@ -147,10 +149,11 @@ class PoolWorker:
             # The engine itself keeps out of a step what would make it late, at the moment when its start is known:
             # better to let it choose from a little too much than to leave it with too little.
             self._wait_seconds = 0.0
-            self._step_seconds = costs.seconds(0)
+            self._step_seconds = costs.step
+            self._answer_seconds = costs.seconds(0, 1)
         else:
             carried = min(budget.lower_prefill, budget.lower_step_tokens)
-            self._step_seconds = costs.seconds(carried, decodes, kv)
+            self._step_seconds = self._answer_seconds = costs.seconds(carried, decodes, kv)
             # The step that runs may have only begun, and those decided ahead come before ours.
             in_the_way = 1 + self.steps_ahead if self.in_flight else 0
             self._wait_seconds = in_the_way * costs.seconds(before, decodes, kv)
@@ -165,8 +168,9 @@ class PoolWorker:
         tokens = budget.urgent_tokens + use.prompt_tokens
         if use.late or not self.gated:
             tokens += budget.late_tokens
-        steps = tokens // budget.limits.max_num_batched_tokens + use.answer_tokens
+        steps = tokens // budget.limits.max_num_batched_tokens + 1
         seconds = self._wait_seconds + steps * self._step_seconds + tokens * self.model.costs.prefill_token
+        seconds += (use.answer_tokens - 1) * self._answer_seconds
         return now_ns + int((seconds + self.overhead_seconds) * NANOSECONDS)
 
     def least_seconds(self, use: Use) -> float:
@@ -191,4 +195,5 @@ def _alike(old: StepPolicy, new: StepPolicy) -> bool:
         and near(old.prefill_token_seconds, new.prefill_token_seconds)
         and near(old.decode_seconds, new.decode_seconds)
         and near(old.kv_token_seconds, new.kv_token_seconds)
+        and near(old.decode_step_seconds, new.decode_step_seconds)
     )

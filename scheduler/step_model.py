@@ -1,6 +1,7 @@
 """How long an engine step takes: a linear model, fitted online to what the worker reports.
 
-``seconds = step + prefill tokens * prefill_token + decodes * decode + KV tokens * kv_token``. Recursive least squares
+``seconds = step + prefill tokens * prefill_token + decodes * decode + KV tokens * kv_token``, and ``decode_step`` on
+top for a step without prefill: the weights are read in every step, and only prefill hides that. Recursive least squares
 with forgetting; outliers count less (Huber), nonsense not at all.
 """
 
@@ -15,8 +16,8 @@ from schemas.settings import ValveSettings
 FORGETTING = 0.92
 """Weight at each report of what was known along its direction. Loads differ in some four directions, so about fifty
 reports, five seconds, of a changing load are remembered."""
-SCALE = (1.0, 1e-3, 1e-2, 1e-5)
-"""Brings step, prefill tokens, decodes and KV tokens to about one, which keeps the recursion well conditioned."""
+SCALE = (1.0, 1e-3, 1e-2, 1e-5, 1.0)
+"""Brings the terms to about one, which keeps the recursion well conditioned."""
 PRIOR_VARIANCE = 9.0
 """Of each coefficient, relative to its prior squared: three times as much or as little is no surprise."""
 FIRST_NOISE = 0.3
@@ -33,9 +34,11 @@ LEAST_DECODE = 1e-5
 """Seconds per decode that are no surprise, even where the prior says that it costs nothing."""
 LEAST_KV_TOKEN = 1e-8
 """The same per token in the KV cache."""
+LEAST_DECODE_STEP = 1e-3
+"""The same per step without prefill."""
 STEPS_BETWEEN = 2
 """Steps whose tokens a report may have beyond those whose time it has."""
-TERMS = ("step", "prefill_token", "decode", "kv_token")
+TERMS = ("step", "prefill_token", "decode", "kv_token", "decode_step")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +49,7 @@ class StepCosts:
     prefill_token: float
     decode: float
     kv_token: float
+    decode_step: float = 0.0
 
     @classmethod
     def prior(cls, settings: ValveSettings) -> StepCosts:
@@ -55,11 +59,13 @@ class StepCosts:
             prefill_token=settings.prefill_token_us / 1e6,
             decode=settings.decode_us / 1e6,
             kv_token=settings.kv_token_ns / 1e9,
+            decode_step=settings.decode_step_ms / 1e3,
         )
 
     def seconds(self, prefill_tokens: float, decodes: float = 0, kv_tokens: float = 0) -> float:
         """Return the predicted duration of one step."""
-        return self.step + prefill_tokens * self.prefill_token + decodes * self.decode + kv_tokens * self.kv_token
+        prefill = max(prefill_tokens * self.prefill_token, self.decode_step)
+        return self.step + prefill + decodes * self.decode + kv_tokens * self.kv_token
 
 
 class StepModel:
@@ -73,13 +79,14 @@ class StepModel:
     """
 
     def __init__(self, prior: StepCosts) -> None:
-        coefficients = (prior.step, prior.prefill_token, prior.decode, prior.kv_token)
-        usual = (prior.step, prior.prefill_token, max(prior.decode, LEAST_DECODE), max(prior.kv_token, LEAST_KV_TOKEN))
+        coefficients = tuple(getattr(prior, term) for term in TERMS)
+        least = (0.0, 0.0, LEAST_DECODE, LEAST_KV_TOKEN, LEAST_DECODE_STEP)
+        usual = [max(c, low) for c, low in zip(coefficients, least, strict=True)]
         self._theta = [c / s for c, s in zip(coefficients, SCALE, strict=True)]
         self._most = [u / s * MAX_TERM_GROWTH for u, s in zip(usual, SCALE, strict=True)]
         # None is negative, and the fixed and prefill costs are never nothing: others are divided by them.
-        self._least = [self._theta[0] / 1000, self._theta[1] / 1000, 0.0, 0.0]
-        self._information = [[0.0] * 4 for _ in SCALE]
+        self._least = [self._theta[0] / 1000, self._theta[1] / 1000, 0.0, 0.0, 0.0]
+        self._information = [[0.0] * len(SCALE) for _ in SCALE]
         for i, (u, s) in enumerate(zip(usual, SCALE, strict=True)):
             self._information[i][i] = 1 / (PRIOR_VARIANCE * (u / s) ** 2)
         self._noise = FIRST_NOISE
@@ -106,6 +113,7 @@ class StepModel:
             report.prefill_tokens / steps * SCALE[1],
             report.decode_tokens / steps * SCALE[2],
             report.kv_usage * limits.kv_blocks * limits.block_size * SCALE[3],
+            report.decode_steps / steps * SCALE[4],
         ]
         self._update(x, report.seconds / steps, min(steps, 10))
         self.observed += 1
@@ -124,6 +132,7 @@ class StepModel:
             # A step whose end falls between two reports may have its tokens in one and its time in the other.
             and report.prefill_tokens + report.decode_tokens <= step_tokens * (report.steps + STEPS_BETWEEN)
             and report.kv_usage <= 1
+            and 0 <= report.decode_steps <= report.steps
         )
 
     def _update(self, x: list[float], y: float, weight: float) -> None:
@@ -141,7 +150,7 @@ class StepModel:
         rows = self._information
         along = [sum(r * v for r, v in zip(row, x, strict=True)) for row in rows]
         forgotten = (1 - FORGETTING) / sum(a * v for a, v in zip(along, x, strict=True))
-        for i in range(4):
+        for i in range(len(SCALE)):
             for j in range(i + 1):
                 value = rows[i][j] - forgotten * along[i] * along[j] + weight * x[i] * x[j]
                 rows[i][j] = rows[j][i] = value
@@ -155,12 +164,14 @@ class StepModel:
         stopped: dict[int, float] = {}
         while True:
             rows = [
-                row if i not in stopped else [float(i == j) for j in range(4)]
+                row if i not in stopped else [float(i == j) for j in range(len(SCALE))]
                 for i, row in enumerate(self._information)
             ]
             moves = _solve(rows, [stopped.get(i, p) for i, p in enumerate(pull)])
             moved = [t + m for t, m in zip(self._theta, moves, strict=True)]
-            beyond = [i for i in range(4) if i not in stopped and not self._least[i] <= moved[i] <= self._most[i]]
+            beyond = [
+                i for i in range(len(SCALE)) if i not in stopped and not self._least[i] <= moved[i] <= self._most[i]
+            ]
             if not beyond:
                 break
             for i in beyond:
@@ -169,15 +180,16 @@ class StepModel:
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """Return the solution of four linear equations; no leading part of the matrix may be singular."""
+    """Return the solution of linear equations; no leading part of the matrix may be singular."""
+    size = len(right)
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for i in range(4):
-        for k in range(i + 1, 4):
+    for i in range(size):
+        for k in range(i + 1, size):
             factor = rows[k][i] / rows[i][i]
-            for j in range(i, 5):
+            for j in range(i, size + 1):
                 rows[k][j] -= factor * rows[i][j]
-    solution = [0.0] * 4
-    for i in reversed(range(4)):
-        known = sum(rows[i][j] * solution[j] for j in range(i + 1, 4))
-        solution[i] = (rows[i][4] - known) / rows[i][i]
+    solution = [0.0] * size
+    for i in reversed(range(size)):
+        known = sum(rows[i][j] * solution[j] for j in range(i + 1, size))
+        solution[i] = (rows[i][size] - known) / rows[i][i]
     return solution

@@ -77,9 +77,13 @@ class Valve:
         """
         budget = self.engine_seconds * (1 - self.margin)
         own = costs.seconds(max(urgent_tokens, URGENT_TOKENS), decodes, kv_tokens)
-        base = costs.seconds(0, decodes, kv_tokens)
+        empty = costs.seconds(0, decodes, kv_tokens)
+        # Less urgent tokens hide the reading of the weights in the steps that carry them.
+        base = empty - costs.decode_step
         carried = self._in_the_way if self._gated else self._in_the_way + self._own_steps
-        tokens = (budget - own - (self._in_the_way + self._own_steps - 1) * base) / (carried * costs.prefill_token)
+        answer = empty if self._gated else base
+        left = budget - own - self._in_the_way * base - (self._own_steps - 1) * answer
+        tokens = left / (carried * costs.prefill_token)
         return int(max(min(tokens, self._most), self._settings.min_step_tokens))
 
     def read(self, now_ns: int, costs: StepCosts, urgent_tokens: int, decodes: int, kv_tokens: float) -> int:

@@ -39,6 +39,10 @@ class UnavailableError(TapewireError):
         super().__init__(f"{what} is unavailable ({setting}): {reason}")
 
 
+class DecisionError(TapewireError):
+    """A person must decide how to go on: starting again would only end the same way."""
+
+
 class ErrorKind(StrEnum):
     """Why a record became a dead letter. The values are part of the wire contract."""
 

@@ -203,6 +203,11 @@ class Failures(Struct, kw_only=True, frozen=True, tag="failures"):
     failures: list[Failure]
 
 
+FEW_PROMPT_TOKENS = 160
+"""Prompt tokens below which a step takes about as long as reading the weights does. A token of a bf16 model is one
+operation per byte that is read, and an accelerator does 150 (A100) to 300 (H100) of them meanwhile."""
+
+
 class StepReport(Struct, kw_only=True, frozen=True, tag="steps"):
     """What the engine did since the last report.
 
@@ -213,6 +218,7 @@ class StepReport(Struct, kw_only=True, frozen=True, tag="steps"):
         decode_tokens: output tokens produced.
         running, waiting: requests in the engine after the last step.
         kv_usage: fraction of KV blocks in use after the last step, 0 to 1.
+        decode_steps: those of the steps that computed fewer than `FEW_PROMPT_TOKENS` prompt tokens.
     """
 
     session: str
@@ -223,6 +229,7 @@ class StepReport(Struct, kw_only=True, frozen=True, tag="steps"):
     running: int
     waiting: int
     kv_usage: float
+    decode_steps: int = 0
 
 
 class Heartbeat(Struct, kw_only=True, frozen=True, tag="heartbeat"):
@@ -284,10 +291,11 @@ class StepPolicy(Struct, kw_only=True, frozen=True):
     """What an engine's step scheduler needs to keep a step inside an urgent deadline.
 
     The seconds are the worker's step-time model: ``step + prefill tokens * prefill_token + decodes * decode +
-    KV tokens * kv_token``.
+    KV tokens * kv_token``, and ``decode_step`` on top for a step without prefill.
 
     Args:
         lower_step_tokens: most prefill tokens of less urgent classes in one step.
+        decode_step_seconds: reading the weights, behind which a little prefill hides and which hides behind more.
     """
 
     lower_step_tokens: int
@@ -295,6 +303,7 @@ class StepPolicy(Struct, kw_only=True, frozen=True):
     prefill_token_seconds: float
     decode_seconds: float
     kv_token_seconds: float
+    decode_step_seconds: float = 0.0
 
 
 class Request(Struct, kw_only=True, frozen=True):

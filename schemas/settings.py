@@ -229,7 +229,8 @@ class ValveSettings(Frozen):
         min_step_tokens: less urgent tokens per step that are allowed whatever the model says, so that a wrong model
             cannot stop them.
         lend: a worker that is dedicated to urgent classes takes other work while nobody else has room.
-        step_ms, prefill_token_us, decode_us, kv_token_ns: the step-time model before the first step reports.
+        step_ms, prefill_token_us, decode_us, kv_token_ns, decode_step_ms: the step-time model before the first step
+            reports; the last is what a step without prefill takes on top.
     """
 
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -241,6 +242,7 @@ class ValveSettings(Frozen):
     prefill_token_us: Annotated[float, Field(gt=0)] = 100.0
     decode_us: Annotated[float, Field(ge=0)] = 100.0
     kv_token_ns: Annotated[float, Field(ge=0)] = 0.0
+    decode_step_ms: Annotated[float, Field(ge=0)] = 0.0
 
     @model_validator(mode="after")
     def _margins(self) -> ValveSettings:

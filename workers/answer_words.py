@@ -43,7 +43,7 @@ class AnswerWords:
         """Return as many ids, with blanks for the label words that stand as an answer would.
 
         They do beside a sign, behind a line break, at the end of the text, and where a text has more than one. Costs
-        about 1 us for a headline without any.
+        about 0.3 us for a headline without any, 5 us for one that has one.
         """
         # Nearly every text: one look-up per id, in C.
         if self._spellings.keys().isdisjoint(ids):

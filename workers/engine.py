@@ -98,6 +98,7 @@ class Steps:
     running: int
     waiting: int
     kv_usage: float
+    decode_steps: int = 0
 
 
 class EngineSink(Protocol):

@@ -62,6 +62,7 @@ class Outbox:
                 running=steps.running,
                 waiting=steps.waiting,
                 kv_usage=steps.kv_usage,
+                decode_steps=steps.decode_steps + before.decode_steps,
             )
         self._steps = steps
         if self._steps_timer is None:
@@ -116,5 +117,6 @@ class Outbox:
                 running=steps.running,
                 waiting=steps.waiting,
                 kv_usage=steps.kv_usage,
+                decode_steps=steps.decode_steps,
             )
         )

@@ -494,4 +494,5 @@ def _urgent(sequence: Sequence, prefill_tokens: int) -> Urgent:
         prefill_tokens=prefill_tokens,
         deadline_ns=sequence.deadline_ns,
         output_tokens=sequence.output_tokens - sequence.scheduled,
+        context_tokens=sequence.prompt_tokens + sequence.scheduled,
     )

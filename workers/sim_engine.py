@@ -15,7 +15,7 @@ from pathlib import Path
 from zlib import crc32
 
 from schemas.errors import ErrorKind
-from schemas.frames import Answer, EngineInfo, Failure, Limits, Request, Result, Started, StepPolicy
+from schemas.frames import FEW_PROMPT_TOKENS, Answer, EngineInfo, Failure, Limits, Request, Result, Started, StepPolicy
 from schemas.identity import tokenizer_hash
 from schemas.settings import WorkerSettings
 from workers import sim_core
@@ -264,6 +264,7 @@ class SimEngine:
                 running=self._core.running,
                 waiting=self._core.waiting,
                 kv_usage=self._core.used_blocks / self._limits.kv_blocks,
+                decode_steps=int(prefill_tokens < FEW_PROMPT_TOKENS),
             )
         )
 

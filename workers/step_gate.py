@@ -30,12 +30,13 @@ PACK_MARGIN_SECONDS = 0.0007
 of a burst that will not be on time, and since only the last part of a burst runs that close to its deadline."""
 NEARLY = 0.8
 """Share of the time to the tightest deadline from which a step of urgent work counts as full."""
-FIRST_PART = 0.75
+FIRST_PART = 0.85
 """What such a step takes of it. All results of a step come at its end, so a burst in one step is on time together or
 late together: in the simulator, with steps that scatter by 3 %, 6 of 20 bursts came late as a whole. The rest goes into
-a step of its own, which is put together when its start is better known; that costs one step's fixed time."""
+a step of its own and ends a step later, so the first part keeps that step's time as its reserve."""
 WORTH_SPLITTING = 5.0
-"""Steps that take less than this many times their fixed cost stay whole."""
+"""Steps that take less than this many times what one more step costs stay whole: its fixed cost, and where answers have
+more than one token, a step more for the answers of the second part, in which the weights are read for them alone."""
 HOLD_SECONDS = 0.5
 """Longest time in a row that lower classes stand still for urgent work. A bulk event has seconds, so one stop of this
 length is harmless; without a bound an urgent class above its capacity would stop them for good."""
@@ -59,11 +60,13 @@ class Urgent:
         prefill_tokens: prompt tokens that are not computed yet and not in the prefix cache; 0 while it decodes.
         output_tokens: answer tokens it can still produce; each takes a step, the last prefill step gives the first.
         deadline_ns: nanoseconds since the epoch.
+        context_tokens: what each token after the first reads from the KV cache.
     """
 
     prefill_tokens: int
     deadline_ns: int
     output_tokens: int = 1
+    context_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,9 +156,12 @@ class StepGate:
         spare = self._spare(policy, urgent, starts_ns, free)
         decodes = True
         if spare is not None:
-            left = spare - lower.decodes * policy.decode_seconds - lower.kv_tokens * policy.kv_token_seconds
-            decodes = left >= 0
-            if not decodes:
+            running = lower.decodes * policy.decode_seconds + lower.kv_tokens * policy.kv_token_seconds
+            # They run together or not at all, so they may take what the later steps would have: in each one's share
+            # they would fit nowhere.
+            decodes = running <= spare[0]
+            left = spare[1] - running
+            if not decodes or left < 0:
                 tokens = 0
             elif tokens * policy.prefill_token_seconds > left:
                 tokens = int(left / policy.prefill_token_seconds)
@@ -174,32 +180,45 @@ class StepGate:
         All results of a step come at its end, so one request too many makes all of them late. What cannot be on time
         any more takes part only when nothing that can is kept waiting or made late by it.
         """
-        alone = policy.step_seconds * (1 + PACK_ERROR) + PACK_MARGIN_SECONDS
-        alone += free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
-        per_token = policy.prefill_token_seconds * (1 + PACK_ERROR)
-        # Each token after the first takes a step more, which the prompts of the next step fill or nothing does.
-        slack = [(r.deadline_ns - starts_ns) / 1e9 - alone * max(r.output_tokens, 1) for r in urgent]
-        late = [s < r.prefill_tokens * per_token for s, r in zip(slack, urgent, strict=True)]
-        takes = [not request.prefill_tokens for request in urgent]  # decodes cost next to nothing
+        error = 1 + PACK_ERROR
+        answering = [request for request in urgent if not request.prefill_tokens]
+        beside = free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
+        # What is being answered runs beside the prompts.
+        decodes = sum(policy.decode_seconds + r.context_tokens * policy.kv_token_seconds for r in answering)
+        alone = (policy.step_seconds + beside + decodes) * error + PACK_MARGIN_SECONDS
+        # Each token after the first takes a step more, in which nothing may hide the reading of the weights.
+        after = {n: error * _answer_seconds(policy, answering, beside, n) for n in set(map(_further, urgent))}
+        slack = [(r.deadline_ns - starts_ns) / 1e9 - alone - after[_further(r)] for r in urgent]
+        costs = [_prompt_seconds(policy, request) * error for request in urgent]
+        late = [s < cost for s, cost in zip(slack, costs, strict=True)]
+        takes = [not request.prefill_tokens for request in urgent]
         ends: dict[int, float] = {}
         # What is being answered needs this step as well, and those after it: prompts that join must leave it in time.
-        answering = (s for s, r, gone in zip(slack, urgent, late, strict=True) if not r.prefill_tokens and not gone)
-        seconds, tightest = free.prefill_tokens * per_token, min(answering, default=float("inf"))
+        # An answer that is a little late by this reckoning may still be on time: then nothing joins it.
+        hopeless = [s < -MODEL_ERROR * (alone + after[_further(r)]) for s, r in zip(slack, urgent, strict=True)]
+        alive = [
+            max(s, 0.0) for s, r, gone in zip(slack, urgent, hopeless, strict=True) if not (r.prefill_tokens or gone)
+        ]
+        seconds = free.prefill_tokens * policy.prefill_token_seconds * error
+        tightest = min(alive, default=float("inf"))
+        # So many decodes hide behind the reading of the weights in the steps that follow.
+        unhidden = (len(answering) + free.decodes + 1) * policy.decode_seconds - policy.decode_step_seconds
         order = sorted(range(len(urgent)), key=lambda i: (late[i], urgent[i].deadline_ns // GRAIN_NS, i))
         for i in order:
             if takes[i]:
                 continue
-            after = seconds + urgent[i].prefill_tokens * per_token
-            if after > (tightest if late[i] else min(tightest, slack[i])):
+            ends_at = seconds + costs[i] + _further(urgent[i]) * min(max(unhidden, 0.0), policy.decode_seconds) * error
+            if ends_at > (tightest if late[i] else min(tightest, slack[i])):
                 continue
             takes[i] = True
-            seconds = after
-            ends[i] = after
+            seconds = ends[i] = ends_at
+            unhidden += policy.decode_seconds
             if not late[i]:
                 tightest = min(tightest, slack[i])
         if not any(takes):
             return (True,) * len(urgent)
-        if seconds > NEARLY * tightest and seconds > WORTH_SPLITTING * policy.step_seconds:
+        fixed = policy.step_seconds + (policy.decode_step_seconds if any(map(_further, urgent)) else 0.0)
+        if seconds > NEARLY * tightest and seconds > WORTH_SPLITTING * fixed:
             first = tuple(t and ends.get(i, 0.0) <= FIRST_PART * seconds for i, t in enumerate(takes))
             return first if any(first) else tuple(takes)
         return tuple(takes)
@@ -213,25 +232,35 @@ class StepGate:
         else:
             self.error = max(self.error - ERROR_STEP * ERROR_SHARE / (1 - ERROR_SHARE), MODEL_ERROR)
 
-    def _spare(self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free) -> float | None:
-        """Return the seconds that this step may take beyond its urgent work, or None when no deadline counts."""
+    def _spare(
+        self, policy: StepPolicy, urgent: Sequence[Urgent], starts_ns: int, free: Free
+    ) -> tuple[float, float] | None:
+        """Return the seconds that all steps of the urgent work may take beyond it, and each of them its share.
+
+        None when no deadline counts.
+        """
         alive = sorted((r for r in urgent if r.deadline_ns > starts_ns), key=lambda r: r.deadline_ns)
         if not alive:
             return None
         # What runs beside them in each step, whatever is decided here.
         beside = free.decodes * policy.decode_seconds + free.kv_tokens * policy.kv_token_seconds
-        beside += policy.decode_seconds * sum(1 for request in urgent if not request.prefill_tokens)
+        beside += sum(
+            policy.decode_seconds + request.context_tokens * policy.kv_token_seconds
+            for request in urgent
+            if not request.prefill_tokens
+        )
         tokens = free.prefill_tokens
-        spare: float | None = None
+        spare: tuple[float, float] | None = None
         for request in alive:
             tokens += request.prefill_tokens
-            prefill_steps = -(-tokens // self._step_tokens) if request.prefill_tokens else 0
-            steps = max(1, prefill_steps + request.output_tokens - (1 if prefill_steps else 0))
+            prefills = -(-tokens // self._step_tokens) if request.prefill_tokens else 0
+            answers = request.output_tokens - (1 if prefills else 0)
+            steps = max(1, prefills + answers)
             work = steps * (policy.step_seconds + beside) + tokens * policy.prefill_token_seconds
+            work += min(steps, answers) * policy.decode_step_seconds
             predictable = ((request.deadline_ns - starts_ns) / 1e9 - MARGIN_SECONDS) / (1 + self.error)
-            # What is left is shared by the steps it needs; all of it is this step's when it is the only one.
-            share = (predictable - work) / steps
-            spare = share if spare is None else min(spare, share)
+            left = predictable - work
+            spare = (left, left / steps) if spare is None else (min(spare[0], left), min(spare[1], left / steps))
         return spare
 
     def _held_too_long(self, since_ns: int | None, now_ns: int) -> bool:
@@ -245,9 +274,33 @@ class StepGate:
         return allowance
 
 
+def _further(request: Urgent) -> int:
+    """Return the steps that a request needs after this one."""
+    return max(request.output_tokens - 1, 0)
+
+
+def _answer_seconds(policy: StepPolicy, answering: Sequence[Urgent], beside: float, steps: int) -> float:
+    """Return what so many steps take after this one, with nothing in them but the answers that go on."""
+    weights = max(policy.decode_step_seconds, len(answering) * policy.decode_seconds)
+    reads = sum(min(steps, _further(request)) * request.context_tokens for request in answering)
+    return steps * (policy.step_seconds + weights + beside) + reads * policy.kv_token_seconds
+
+
+def _prompt_seconds(policy: StepPolicy, request: Urgent) -> float:
+    """Return what a prompt adds to this step, and what its answer reads in those that follow."""
+    reads = _further(request) * request.context_tokens * policy.kv_token_seconds
+    return request.prefill_tokens * policy.prefill_token_seconds + reads
+
+
 def usable(policy: StepPolicy) -> bool:
     """Return whether a policy's numbers can be calculated with: finite and not negative."""
-    seconds = (policy.step_seconds, policy.prefill_token_seconds, policy.decode_seconds, policy.kv_token_seconds)
+    seconds = (
+        policy.step_seconds,
+        policy.prefill_token_seconds,
+        policy.decode_seconds,
+        policy.kv_token_seconds,
+        policy.decode_step_seconds,
+    )
     return policy.lower_step_tokens >= 0 and all(isfinite(value) and value >= 0 for value in seconds)
 
 

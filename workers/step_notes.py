@@ -46,6 +46,7 @@ class StepNote:
                 policy.prefill_token_seconds,
                 policy.decode_seconds,
                 policy.kv_token_seconds,
+                policy.decode_step_seconds,
             ]
         return {KEY: [self.urgent, self.floor, self.deadline_ns, self.cached_tokens, values]}
 
@@ -87,11 +88,14 @@ def read_note(extra_args: Mapping[str, Any] | None) -> StepNote | None:
     )
 
 
-def _policy(tokens: int, step: float, prefill_token: float, decode: float, kv_token: float) -> StepPolicy:
+def _policy(
+    tokens: int, step: float, prefill_token: float, decode: float, kv_token: float, decode_step: float
+) -> StepPolicy:
     return StepPolicy(
         lower_step_tokens=tokens,
         step_seconds=step,
         prefill_token_seconds=prefill_token,
         decode_seconds=decode,
         kv_token_seconds=kv_token,
+        decode_step_seconds=decode_step,
     )

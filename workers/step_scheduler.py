@@ -186,7 +186,8 @@ class StepScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not followed by
             return 0
         decodes = [request_id for request_id, tokens in scheduled.items() if tokens == 1]
         seconds = policy.step_seconds if scheduled else 0.0
-        seconds += (sum(scheduled.values()) - len(decodes)) * policy.prefill_token_seconds
+        prefill = (sum(scheduled.values()) - len(decodes)) * policy.prefill_token_seconds
+        seconds += max(prefill, policy.decode_step_seconds) if scheduled else 0.0
         seconds += len(decodes) * policy.decode_seconds
         seconds += sum(self.requests[i].num_computed_tokens for i in decodes) * policy.kv_token_seconds
         return int(seconds * 1e9)
@@ -210,4 +211,5 @@ def _urgent(request: Any, note: StepNote, prefill_tokens: int) -> Urgent:
         prefill_tokens=prefill_tokens,
         deadline_ns=note.deadline_ns,
         output_tokens=max(1, request.max_tokens - produced),
+        context_tokens=request.num_prompt_tokens + produced,
     )

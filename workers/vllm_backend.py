@@ -26,7 +26,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from schemas.frames import Limits
+from schemas.frames import FEW_PROMPT_TOKENS, Limits
 from schemas.settings import WorkerSettings
 from workers.engine import Steps
 from workers.models import ModelFiles
@@ -88,6 +88,7 @@ class StepReports(StatLoggerBase):  # type: ignore[misc]  # vLLM is not followed
                 running=scheduler_stats.num_running_reqs,
                 waiting=scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs,
                 kv_usage=scheduler_stats.kv_cache_usage,
+                decode_steps=int(details.num_ctx_tokens < FEW_PROMPT_TOKENS),
             )
         )
 

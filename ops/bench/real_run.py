@@ -226,6 +226,7 @@ class RealRun:
                 running=steps.running,
                 waiting=steps.waiting,
                 kv_usage=steps.kv_usage,
+                decode_steps=steps.decode_steps,
             ),
         )
         self._plan_soon()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from schemas.frames import Limits, StepPolicy, StepReport
+from schemas.frames import FEW_PROMPT_TOKENS, Limits, StepPolicy, StepReport
 from workers.sim_core import Costs, Produced, SimCore, Step
 from workers.sim_core import Sequence as EngineSequence
 from workers.step_gate import StepGate
@@ -23,6 +23,7 @@ class Totals:
     """What an engine did: steps, their seconds and their tokens."""
 
     steps: int = 0
+    decode_steps: int = 0
     seconds: float = 0.0
     prefill_tokens: int = 0
     decode_tokens: int = 0
@@ -32,6 +33,7 @@ class Totals:
     def add(self, step: Step, seconds: float) -> None:
         """Count a step."""
         self.steps += 1
+        self.decode_steps += step.prefill_tokens < FEW_PROMPT_TOKENS
         self.seconds += seconds
         self.prefill_tokens += step.prefill_tokens
         self.decode_tokens += step.decode_tokens
@@ -148,6 +150,7 @@ class VirtualWorker:
             running=self.core.running,
             waiting=self.core.waiting,
             kv_usage=self.core.used_blocks / self.limits.kv_blocks,
+            decode_steps=done.decode_steps,
         )
 
 

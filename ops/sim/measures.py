@@ -29,7 +29,9 @@ def burst(outcome: Outcome, profile: Profile) -> dict[str, float]:
     link = profile.link_us * 1000
     last = max((job.done_ns for job in done), default=at)
     steps = len({job.first_ns for job in done})
-    alone = sum(_seconds(job, profile) for job in done) + steps * costs.step
+    alone = (
+        sum(_seconds(job, profile) for job in done) + steps * costs.step + (_answer_seconds(profile) if done else 0.0)
+    )
     best = _most_on_time(flash, profile, (at + SLO_NS - link - free_at) / NS)
     on_time = sum(1 for job in done if job.latency_ns <= SLO_NS)
     return {
@@ -87,15 +89,31 @@ def _seconds(job: Job, profile: Profile) -> float:
     return own * costs.prefill_token + (own * cached + own * (own - 1) / 2) * costs.attended_pair
 
 
+def _answer_seconds(profile: Profile) -> float:
+    """Return what the steps take that the last headline's answer needs after its first token, alone in them.
+
+    Those of the others may share steps with prompts; these cannot, since there are none left.
+    """
+    costs = profile.costs
+    return (profile.extractors["headline"].max_new_tokens - 1) * (costs.step + costs.floor)
+
+
+def _read_seconds(job: Job, profile: Profile) -> float:
+    """Return what the answer of a headline reads from the KV cache in those steps."""
+    wrap = profile.extractors["headline"]
+    prompt, further = wrap.prompt_tokens + job.arrival.text_tokens, wrap.max_new_tokens - 1
+    return sum(prompt + n for n in range(further)) * profile.costs.kv_token
+
+
 def _most_on_time(flash: list[Job], profile: Profile, seconds: float) -> int:
     """Return how many headlines fit into this time: one step with all prompts, one for each further answer token."""
     costs = profile.costs
-    left = seconds - costs.step - (profile.extractors["headline"].max_new_tokens - 1) * (costs.step + costs.floor)
+    left = seconds - costs.step - _answer_seconds(profile)
     if left < costs.floor:
         return 0
     count = 0
-    for seconds_of_one in sorted(_seconds(job, profile) for job in flash):
-        left -= seconds_of_one
+    for job in sorted(flash, key=lambda job: job.arrival.text_tokens):
+        left -= _seconds(job, profile) + _read_seconds(job, profile)
         if left < 0:
             break
         count += 1

@@ -351,6 +351,7 @@ def valve_settings(profile: Profile) -> ValveSettings:
         prefill_token_us=max(costs.prefill_token * 1e6, 0.01),
         decode_us=costs.decode * 1e6,
         kv_token_ns=costs.kv_token * 1e9,
+        decode_step_ms=costs.floor * 1e3,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from ops.config import MASK, as_values, load, masked_url
-from ops.toml import dump_toml
+from ops.toml import dump_toml, dump_values
 from schemas.errors import ConfigError
 
 
@@ -137,6 +138,12 @@ def test_effective_configuration_reads_back(tmp_path: Path) -> None:
     )
     again = load(write(tmp_path / "b.toml", dump_toml(as_values(first, secrets=True))), environ={})
     assert again == first
+
+
+def test_keys_that_are_no_bare_keys_read_back() -> None:
+    """A key with a space or a dot, as labels may have, is quoted wherever it stands."""
+    values = {"a b": 1, "heads": [{"8-K/A. x": {"q.r": " up"}}], "plain": True}
+    assert tomllib.loads(dump_values(values)) == values
 
 
 def test_secrets_are_masked_for_people(tmp_path: Path) -> None:

@@ -80,6 +80,24 @@ def gone(pid: int) -> bool:
         return True
 
 
+async def test_what_only_a_person_can_decide_is_not_started_again(tmp_path: Path) -> None:
+    """A child that ends with exit code 3, in whatever life, ends the supervisor with the child's own sentence."""
+    marker = tmp_path / "lived"
+    code = (
+        "import pathlib, sys\n"
+        f"first = not pathlib.Path({str(marker)!r}).exists(); pathlib.Path({str(marker)!r}).touch()\n"
+        "sys.stderr.write('tapewire: ' + ('a crash' if first else 'two with one id') + '\\n')\n"
+        "sys.exit(1 if first else 3)"
+    )
+    supervisor = Supervisor([[spec(tmp_path, "a", code)]], QUICK)
+    with capture_logs() as logs, pytest.raises(ChildRefusedError, match="two with one id"):
+        async with asyncio.timeout(30):
+            await supervisor.run()
+    assert supervisor.children[0].starts == 2
+    (ended,) = [line for line in logs if line["event"] == "child_ended"]
+    assert ended["reason"] == "a crash"
+
+
 async def test_a_crashed_child_is_started_again(tmp_path: Path) -> None:
     """A child killed from outside comes back, as another process, until the supervisor ends."""
     supervisor = Supervisor([[spec(tmp_path, "a", SERVES)]], QUICK)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scheduler.step_model import HUBER, MAX_TERM_GROWTH, StepCosts, StepModel
 from schemas.frames import Limits, StepReport
@@ -264,3 +265,40 @@ def test_any_report_over_and_over_is_survived(report: StepReport, times: int) ->
         model.observe(report, LIMITS)
     assert math.isfinite(model.costs.seconds(1000, 100, 10_000))
     assert model.costs.prefill_token > 0
+
+
+def test_finds_what_a_step_without_prefill_takes_on_top() -> None:
+    """Where decode-only steps read the weights as long as hundreds of prompt tokens take, their time is found."""
+    rng = random.Random(5)
+    true = StepCosts(step=2e-3, prefill_token=24e-6, decode=25e-6, kv_token=50e-9, decode_step=6e-3)
+    model = StepModel(PRIOR)
+    for _ in range(400):
+        decodes, kv_usage, steps = rng.randint(1, 60), rng.random() / 2, rng.randint(1, 4)
+        chunks = [rng.choice([0, 0, 0, 1500, 3000]) for _ in range(steps)]
+        seconds = sum(true.seconds(c, decodes, kv_usage * KV_TOKENS) * rng.gauss(1, 0.03) for c in chunks)
+        report = replace(
+            _report(steps, seconds, sum(chunks), decodes * steps, kv_usage), decode_steps=sum(not c for c in chunks)
+        )
+        assert model.observe(report, LIMITS)
+    assert model.costs.step + model.costs.decode_step == pytest.approx(8e-3, rel=0.1)
+    assert model.costs.seconds(0, 1, 300) == pytest.approx(true.seconds(0, 1, 300), rel=0.1)
+    assert model.costs.seconds(3000) == pytest.approx(true.seconds(3000), rel=0.05)
+
+
+def test_without_such_a_cost_none_is_found() -> None:
+    """On an engine whose decode-only steps cost no more than their decodes, answers are predicted at that."""
+    rng = random.Random(6)
+    true = StepCosts(step=2e-2, prefill_token=6e-4, decode=1e-3, kv_token=0.0)
+    model = StepModel(PRIOR)
+    for _ in range(400):
+        decodes, chunk = rng.randint(1, 24), rng.choice([0, 0, 256, 1024])
+        seconds = true.seconds(chunk, decodes) * rng.gauss(1, 0.05)
+        assert model.observe(replace(_report(1, seconds, chunk, decodes, 0.1), decode_steps=int(not chunk)), LIMITS)
+    assert model.costs.seconds(0, 1) == pytest.approx(true.seconds(0, 1), rel=0.15)
+
+
+@pytest.mark.parametrize("decode_steps", [-1, 4])
+def test_more_steps_without_prefill_than_steps_are_nonsense(decode_steps: int) -> None:
+    """A count that cannot be is left out like other nonsense."""
+    model = StepModel(PRIOR)
+    assert not model.observe(replace(_report(3), decode_steps=decode_steps), LIMITS)

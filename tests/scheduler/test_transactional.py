@@ -208,10 +208,19 @@ async def test_a_fenced_producer_prints_no_traceback(settings: KafkaSettings) ->
 async def test_a_partition_that_went_elsewhere_is_left_out(settings: KafkaSettings) -> None:
     """Lost between its outcome and the commit: neither its signals nor its offset are visible, the others' are."""
     async with _desk(settings) as desk:
+        producer: Any = desk.publisher._streams[desk.news].producer
+        begin, opened, go_on = producer.begin_transaction, asyncio.Event(), asyncio.Event()
+
+        async def held() -> None:
+            await begin()
+            opened.set()
+            await go_on.wait()
+
+        producer.begin_transaction = held
         desk.publish(400)
-        stream = desk.publisher._streams[desk.news]
-        await until(lambda: bool(stream.since))  # a transaction is open
+        await opened.wait()
         desk.ledger.forget([(desk.news, 1)])
+        go_on.set()
         assert await desk.publisher.flush(20)
         assert {o.partition for o in desk.dropped} == {1}
         assert len(desk.dropped) + len(desk.committed) == 400

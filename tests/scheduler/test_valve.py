@@ -209,3 +209,12 @@ def test_a_longer_answer_closes_it(gated: bool) -> None:
     costs = StepCosts.prior(SETTINGS)
     one, three = (Valve(SLO, SETTINGS, MOST, gated=gated, answer_tokens=n).target(costs, 0, 0, 0.0) for n in (1, 3))
     assert three < one
+
+
+def test_answer_steps_leave_time_to_read_the_weights() -> None:
+    """With a gate, each further token of the answer takes a step that nothing of the lower classes hides."""
+    heavy = StepCosts(step=5e-3, prefill_token=50e-6, decode=0, kv_token=0, decode_step=8e-3)
+    light = StepCosts(step=5e-3, prefill_token=50e-6, decode=0, kv_token=0)
+    tokens = [Valve(SLO, SETTINGS, MOST, gated=True, answer_tokens=3).target(c, 0, 0, 0) for c in (light, heavy)]
+    # 0.1305 less 0.008 + 4 x 0.005; the two answer steps take 0.008 more each, the prompt of 160 tokens hides it
+    assert tokens == pytest.approx([2050, 1730], abs=1)

@@ -18,6 +18,7 @@ from workers.step_gate import (
     PACK_ERROR,
     PACK_MARGIN_SECONDS,
     RELEASE_TOKENS,
+    WORTH_SPLITTING,
     Free,
     Lower,
     StepGate,
@@ -30,7 +31,12 @@ STEP_TOKENS = 2048
 
 
 def policy(
-    tokens: int = 512, step: float = 0.01, prefill: float = 1e-4, decode: float = 1e-4, kv: float = 0.0
+    tokens: int = 512,
+    step: float = 0.01,
+    prefill: float = 1e-4,
+    decode: float = 1e-4,
+    kv: float = 0.0,
+    weights: float = 0.0,
 ) -> StepPolicy:
     """Return a policy: 10 ms a step and 0.1 ms a token unless told otherwise."""
     return StepPolicy(
@@ -39,6 +45,7 @@ def policy(
         prefill_token_seconds=prefill,
         decode_seconds=decode,
         kv_token_seconds=kv,
+        decode_step_seconds=weights,
     )
 
 
@@ -261,3 +268,59 @@ def test_prompts_do_not_join_a_step_that_an_answer_needs() -> None:
     assert waits.urgent == (True, False)
     joins = StepGate(STEP_TOKENS).allow(policy(), [urgent(60, 0, 2), urgent(200, 100)], NOBODY, NOW)
     assert joins.urgent == (True, True)
+
+
+def test_an_answer_step_costs_the_reading_of_the_weights() -> None:
+    """What a step without prefill takes on top comes off the time that a burst's prompts may take, once per step."""
+    requests = [urgent(100, 10, 3)] * 60
+    light = sum(StepGate(STEP_TOKENS).allow(policy(step=0.001), requests, NOBODY, NOW).urgent)
+    heavy = policy(step=0.001, weights=0.02)
+    taken = sum(StepGate(STEP_TOKENS).allow(heavy, requests, NOBODY, NOW).urgent)
+    left = (0.1 - PACK_MARGIN_SECONDS) / (1 + PACK_ERROR) - 3 * 0.001 - 2 * 0.02
+    assert taken == int(left / (10 * 1e-4)) < light
+
+
+def test_decodes_hide_behind_the_reading_of_the_weights() -> None:
+    """Answers that go on cost the steps after this one nothing as long as reading the weights takes longer."""
+    answering = [urgent(100, 0, 2)] * 10
+    joins = [
+        sum(StepGate(STEP_TOKENS).allow(model, [*answering, *[urgent(100, 10, 2)] * 60], NOBODY, NOW).urgent) - 10
+        for model in (policy(weights=0.02, decode=1e-3), policy(weights=0.02, decode=0.0))
+    ]
+    # What differs: the ten decodes of this step, and those beyond twenty in the next.
+    assert joins[0] == int(((0.1 - PACK_MARGIN_SECONDS) / (1 + PACK_ERROR) - 0.01 * 2 - 0.02 - 0.01 + 0.01) / 2e-3)
+    assert joins[1] > joins[0]
+
+
+def test_a_burst_of_longer_answers_is_not_split_for_a_little() -> None:
+    """What takes less than a few of the steps that the second part's answers would need on top stays in one step."""
+    requests = [urgent(95, 10, 3)] * 100
+    model = policy(step=0.002, weights=0.01)
+    allowed = StepGate(STEP_TOKENS).allow(model, requests, NOBODY, NOW)
+    left = (0.095 - PACK_MARGIN_SECONDS) / (1 + PACK_ERROR) - 3 * 0.002 - 2 * 0.01
+    fits = int(left / 1e-3)
+    assert left > WORTH_SPLITTING * 0.012
+    assert sum(allowed.urgent) == int(fits * FIRST_PART)
+    shorter = [urgent(80, 10, 3)] * 60
+    left -= 0.015 / (1 + PACK_ERROR)
+    assert left < WORTH_SPLITTING * 0.012
+    assert sum(StepGate(STEP_TOKENS).allow(model, shorter, NOBODY, NOW).urgent) == int(left / 1e-3)
+
+
+def test_nothing_joins_an_answer_that_is_a_little_late() -> None:
+    """An answer that may just miss its deadline may still meet it: no prompt makes it later."""
+    answering = urgent(11, 0, 1)  # its step takes 10.1 ms, and what is kept free does not fit
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [answering, urgent(200, 50)], NOBODY, NOW)
+    assert allowed.urgent == (True, False)
+    hopeless = urgent(5, 0, 1)
+    assert StepGate(STEP_TOKENS).allow(policy(), [hopeless, urgent(200, 50)], NOBODY, NOW).urgent == (True, True)
+
+
+def test_lower_decodes_may_take_the_time_of_later_steps() -> None:
+    """Decodes, which run together or not at all, may take what the whole answer leaves, though no share is enough."""
+    lower = Lower(prefill_tokens=5000, decodes=100, kv_tokens=0)  # 10 ms
+    request = urgent(62, 0, 3)  # three steps of 10.1 ms leave 19.3 ms, 6.4 for each
+    allowed = StepGate(STEP_TOKENS).allow(policy(), [request], lower, NOW)
+    assert (allowed.lower_decodes, allowed.lower_prefill_tokens) == (True, 0)
+    weighty = StepGate(STEP_TOKENS).allow(policy(weights=0.01), [request], lower, NOW)
+    assert not weighty.lower_decodes

@@ -9,7 +9,12 @@ from schemas.frames import Request, StepPolicy, pack_tokens
 from workers.step_notes import engine_priority, note_for, read_note
 
 POLICY = StepPolicy(
-    lower_step_tokens=256, step_seconds=0.01, prefill_token_seconds=1e-4, decode_seconds=2e-4, kv_token_seconds=1e-7
+    lower_step_tokens=256,
+    step_seconds=0.01,
+    prefill_token_seconds=1e-4,
+    decode_seconds=2e-4,
+    kv_token_seconds=1e-7,
+    decode_step_seconds=5e-3,
 )
 
 
