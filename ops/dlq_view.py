@@ -17,7 +17,7 @@ from rich.text import Text
 from ops.dlq_letters import Letter, LetterId, LetterReader
 from ops.dlq_marks import MarkBook
 from ops.text import shortened, stdout_console, visible
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, ErrorKind
 from schemas.settings import KafkaSettings
 
 SHOWN_CHARS = 20_000
@@ -56,6 +56,21 @@ class Filter:
             and (not self.source or source == self.source or source.rpartition(".")[2] == self.source)
             and letter.at_ms >= self.since_ms
         )
+
+
+def check_filter(kafka: KafkaSettings, wanted: Filter) -> None:
+    """Check that there can be such letters: a slip of the pen must not read as "there are none".
+
+    Raises:
+        ConfigError: there is no such kind or input topic.
+    """
+    kinds = [kind.value for kind in ErrorKind]
+    if wanted.kind and wanted.kind not in kinds:
+        raise ConfigError("--kind", f"{wanted.kind!r} is no kind of error; there are {', '.join(kinds)}")
+    inputs = kafka.topics.inputs
+    sources = [*(topic.rpartition(".")[2] for topic in inputs), *inputs]
+    if wanted.source and wanted.source not in sources:
+        raise ConfigError("--source", f"{wanted.source!r} is no input topic; there are {', '.join(sources)}")
 
 
 def since_ms(text: str | None, now: float) -> int:

@@ -26,6 +26,11 @@ from schemas.errors import ConfigError, DecodeError, TapewireError
 from schemas.settings import KafkaSettings
 from schemas.status import STOPPED_BY_DEAD_LETTERS, STOPPED_MEND, SchedulerStatus
 
+STANDING = {
+    "kafka_away": "look at the brokers; it goes on by itself when they answer it",
+    "stalled": "look at its log: what it waits for, Kafka's fetches or its own results, stands still",
+}
+"""States of a scheduler that takes nothing in or gives nothing out, and what to do about them."""
 FRESH_SECONDS = 5.0
 """A scheduler writes its status twice a second; older than this, it hangs or is gone."""
 
@@ -204,6 +209,8 @@ async def _schedulers(client: Any, settings: Settings) -> list[Check]:
         elif status.state == STOPPED_BY_DEAD_LETTERS:
             detail = f"takes nothing in: {status.state}"
             checks.append(Check(name=name, state=State.FAILED, detail=detail, mend=STOPPED_MEND))
+        elif mend := STANDING.get(status.state):
+            checks.append(Check(name=name, state=State.WARNING, detail=status.state, mend=mend))
         elif not status.workers:
             mend = f"tapewire worker --connect {settings.link.address}"
             checks.append(Check(name=name, state=State.WARNING, detail=f"{status.state}, no worker", mend=mend))

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ops.config import Settings
+from scheduler.workers import MIN_TEXT_TOKENS as SCHEDULERS_MIN_TEXT_TOKENS
+from schemas.settings import WorkerSettings
 from workers.engine import OnState
 from workers.extractor_files import ExtractorFile, load_extractors
 from workers.models import resolve_model
 from workers.prompts import ExtractorError, Prompt, compile_prompt, load_tokenizer
 from workers.sim_engine import NAME as SIM
 from workers.sim_engine import TOKENIZER
-from workers.vllm_engine import prepare_environment
+from workers.vllm_engine import MIN_TEXT_TOKENS, check_context, prepare_environment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +119,8 @@ async def check(settings: Settings, on_state: OnState) -> Check:
         on_state: told what takes long.
 
     Raises:
-        ConfigError: a file is not an extractor, or the model is wrong.
+        ConfigError: a file is not an extractor, the model is wrong, or its context is shorter than
+            ``worker.max_model_len``.
         UnavailableError: the model is missing.
     """
     files = load_extractors(settings.worker.extractors)
@@ -127,6 +130,7 @@ async def check(settings: Settings, on_state: OnState) -> Check:
     else:
         found = await resolve_model(settings.worker.model, on_state)
         model, tokenizer = found.name, load_tokenizer(found.tokenizer_json, str(found.directory))
+        check_context(settings.worker, found, {})
     exact = settings.worker.engine != SIM
     grammars = exact and importlib.util.find_spec("vllm") is not None
     checked: list[Checked] = []
@@ -136,11 +140,23 @@ async def check(settings: Settings, on_state: OnState) -> Check:
         except ExtractorError as error:
             checked.append(_refused(file, error.reason))
             continue
-        problem = await asyncio.to_thread(_grammar_problem, prompt) if grammars else None
+        problem = _length_problem(prompt, settings.worker)
+        if not problem and grammars:
+            problem = await asyncio.to_thread(_grammar_problem, prompt)
         checked.append(_refused(file, problem) if problem else _passed(prompt))
     names = {file.template.name for file in files}
     missing = sorted({c.extractor for c in settings.scheduler.classes} - names)
     return Check(model=model, extractors=checked, grammars=grammars, missing=missing)
+
+
+def _length_problem(prompt: Prompt, worker: WorkerSettings) -> str | None:
+    # vLLM's worker does not start below its least text; of the simulated one the scheduler leaves the extractor out.
+    text = SCHEDULERS_MIN_TEXT_TOKENS if worker.engine == SIM else MIN_TEXT_TOKENS
+    fixed, answer = prompt.extractor.prompt_tokens, prompt.max_new_tokens
+    if fixed + answer + text <= worker.max_model_len:
+        return None
+    parts = f"prompt {fixed} + answer {answer} + at least {text} of text"
+    return f"{parts} = {fixed + answer + text} tokens; worker.max_model_len is {worker.max_model_len}"
 
 
 def _grammar_problem(prompt: Prompt) -> str | None:

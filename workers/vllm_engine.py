@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import itertools
+import logging
 import multiprocessing
 import os
 import time
@@ -39,7 +40,7 @@ from workers.prompts import ExtractorError, Prompt, load_tokenizer
 from workers.step_notes import engine_priority, note_for
 
 NAME = "vllm"
-STOP_SECONDS = 2.0
+STOP_SECONDS = 1.0
 """How long vLLM's processes get to end before they are killed. Left alone they take 12 s on a busy CPU, which is more
 than a stop may take; by then nothing is in flight, and the kernel gives back what they hold."""
 GONE = "vLLM's engine process ended"
@@ -157,6 +158,9 @@ class VllmEngine:
             if llm.output_handler is not None:
                 # It would take the end of the engine for a failure and log a traceback.
                 llm.output_handler.cancel()
+            # It warns of each process that it kills after that time, which is what is meant to happen.
+            for name in ("vllm.v1.utils", "vllm.utils.system_utils"):
+                logging.getLogger(name).setLevel(logging.ERROR)
             await asyncio.to_thread(llm.shutdown, timeout=STOP_SECONDS)
             # Its finalizer shuts down once more while the interpreter is being torn down, and fails.
             llm.shutdown = lambda *_args, **_kwargs: None
@@ -349,7 +353,9 @@ def prepare_environment() -> None:
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "1",
+        # Longer than `STOP_SECONDS`: the engine process is killed, and the model's with it, before it warns
+        # that the model's is still there.
+        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS": "5",
         # Deprecations inside libraries, and segments that a killed engine process left to the resource tracker.
         "PYTHONWARNINGS": "ignore::FutureWarning,ignore::DeprecationWarning,ignore:resource_tracker:UserWarning",
     }

@@ -40,9 +40,10 @@ def dlq_ls(
 ) -> None:
     """List dead letters, the newest first, and count them by kind."""
     settings = settings_of(config)
-    from ops.dlq_view import Filter, show_list, since_ms
+    from ops.dlq_view import Filter, check_filter, show_list, since_ms
 
     wanted = Filter(kind=kind, source=source, since_ms=since_ms(since, time.time()), handled=everything)
+    check_filter(settings.kafka, wanted)
     run(lambda _: show_list(settings.kafka, wanted, limit, as_json=as_json), drains=False)
 
 
@@ -109,12 +110,14 @@ def _handle(
     settings = settings_of(config)
     from ops.dlq import Choice, Desk, check_choice, print_plan, print_refusals
     from ops.dlq_letters import parse_id
-    from ops.dlq_view import Filter
+    from ops.dlq_view import Filter, check_filter
 
     chosen = tuple(dict.fromkeys(parse_id(text) for text in ids or ()))
     check_choice(chosen, kind, everything=all_open)
+    wanted = Filter(kind=kind)
+    check_filter(settings.kafka, wanted)
     desk = Desk(settings.kafka, retries=retries, now=now)
-    plan = run(lambda _: desk.plan(Choice(ids=chosen, wanted=Filter(kind=kind))), drains=False)
+    plan = run(lambda _: desk.plan(Choice(ids=chosen, wanted=wanted)), drains=False)
     if plan.chosen and not dry_run and not yes and not sys.stdin.isatty():
         raise _nobody(len(plan.chosen))
     if retries and not now and plan.chosen and (ages := _toxic_ages(settings.scheduler)):

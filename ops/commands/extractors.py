@@ -62,6 +62,8 @@ def check(
     """Whether a model can answer every extractor: labels of one token, grammars, names; exits 1 when not."""
     from ops import extractors as work
 
+    # Who names a model wants to know about that model; the simulated engine would not look at it.
+    engine = engine or ("vllm" if model is not None else None)
     settings = _settings(config, model=model, engine=engine, extractors=extractors)
     with Console(stderr=True).status("") as status:
         result = run(

@@ -17,6 +17,7 @@ from ops.bench.cli import app as bench_app
 from ops.commands.options import Config, EngineName, Json, Model, settings_of
 from ops.quality.evaluate import Mode
 from ops.runtime import EXIT_FAILED, run
+from ops.runtime import say as tell
 from ops.text import visible
 
 Extractor = Annotated[str, typer.Option("--extractor", help="What is asked: headline, filing, or one of your own.")]
@@ -103,7 +104,10 @@ def calibrate(
     ] = False,
     model: Model = None,
     engine: EngineName = None,
-    extractor: Extractor = "headline",
+    extractor: Annotated[
+        str | None,
+        typer.Option("--extractor", help="What is asked. Default: what the first class asks about the topic's events."),
+    ] = None,
     head: Head = "direction",
     source: Annotated[str, typer.Option("--source", help="Say in the file which texts these are.")] = "",
     into: Annotated[
@@ -119,12 +123,13 @@ def calibrate(
     from ops.quality.show import show_bad_lines, show_calibration
 
     settings = settings_of(config, {"worker": {"model": model, "engine": engine}})
+    asked = extractor if extractor is not None else work.asked_about(settings.scheduler, topic)
     plan = work.Plan(
         topic=topic,
         last=last,
         file=file,
         labelled=labelled,
-        extractor=extractor,
+        extractor=asked,
         head=head,
         source=source,
         into=into,
@@ -132,6 +137,8 @@ def calibrate(
     )
     with progress() as say:
         found = run(lambda _: work.calibrate(settings, plan, say), drains=False)
+    if asked not in {c.extractor for c in settings.scheduler.classes}:
+        tell(f"no service class asks the extractor {asked}, so no answer will use this calibration")
     show_bad_lines(found.bad)
     if found.failed:
         sys.stderr.write(f"tapewire: {found.failed} texts have no answer\n")

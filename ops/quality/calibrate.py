@@ -21,6 +21,7 @@ from ops.quality.metrics import Judged, Scores, scores
 from ops.quality.texts import Item, LineError, TextFile, check_usable, read_texts, with_labels
 from ops.quality.topic import newest_texts
 from schemas.errors import ConfigError, UnavailableError
+from schemas.settings import SchedulerSettings
 from workers.calibration import (
     SETTING,
     SHIPPED,
@@ -177,6 +178,22 @@ async def calibrate(settings: Settings, plan: Plan, say: Say) -> Outcome:
         passed_over=texts.passed_over,
         failed=sum(plan.head not in reply.raw for reply in [*replies, *([] if judged is replies else judged)]),
     )
+
+
+def asked_about(scheduler: SchedulerSettings, topic: str | None) -> str:
+    """Return the extractor of the first class that a rule sends a topic's events to.
+
+    Args:
+        scheduler: classes and rules.
+        topic: ``news`` or ``filings``; none, where only a file says what the texts are, means news.
+    """
+    extractors = {c.name: c.extractor for c in scheduler.classes}
+    for rule in scheduler.rules:
+        # A condition that only the other kind of event can meet makes the rule one for that kind.
+        others = (rule.sources, rule.urgency_at_most) if topic == "filings" else (rule.forms, rule.items)
+        if rule.topic in (None, topic or "news") and not any(others):
+            return extractors[rule.service_class]
+    raise AssertionError("the last rule holds for every event")
 
 
 def _known(settings: Settings, directory: Path) -> list[Calibration]:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from ops.redis_client import redis_client
 from ops.runtime import EXIT_DEFECT, Forced, exit_code_of
+from schemas.codec import encode_json
 from schemas.settings import KafkaSettings, RedisSettings
+from schemas.status import SchedulerStatus, WorkerStatus
 from tests.ops.command import assert_refused, await_line, environment, start, tapewire
 
 
@@ -191,6 +196,34 @@ def test_doctor_finds_everything_fine(kafka_settings: KafkaSettings, redis_setti
         "engine": "ok",
         "model": "ok",
     }
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("state", ["kafka_away", "stalled"])
+async def test_doctor_warns_of_a_scheduler_that_stands(
+    kafka_settings: KafkaSettings, redis_settings: RedisSettings, state: str
+) -> None:
+    """A scheduler without Kafka, or whose work stands still, is a warning with what to look at, workers or not."""
+    worker = WorkerStatus(
+        worker_id="w1", engine="sim", engine_version="0", model="sim", in_flight=0, steps=0, kv_usage=0.0
+    )
+    status = SchedulerStatus(
+        scheduler_id="s9",
+        # Ahead of now, so that it is fresh when the doctor comes to it.
+        at_ns=time.time_ns() + 60_000_000_000,
+        state=state,
+        classes=[],
+        workers=[worker],
+        undecodable=0,
+        stamps_dropped=0,
+    )
+    async with redis_client(redis_settings) as client:
+        await client.set(kafka_settings.topics.status_key("s9"), encode_json(status), ex=60)
+    env = {**of(kafka_settings, redis_settings), "TAPEWIRE_WORKER__ENGINE": "sim"}
+    done = await asyncio.to_thread(tapewire, "doctor", "--json", env=env)
+    (found,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "scheduler s9"]
+    assert (found["state"], found["detail"]) == ("warning", state)
+    assert "look at" in found["mend"]
 
 
 @pytest.mark.integration

@@ -307,3 +307,19 @@ def test_kafka_away_is_one_message(unused_tcp_port: int, command: str) -> None:
     """Without Kafka each command ends with the setting's name and exit code 2."""
     env = {"TAPEWIRE_KAFKA__BOOTSTRAP": f"127.0.0.1:{unused_tcp_port}", "TAPEWIRE_KAFKA__CONNECT_SECONDS": "0.5"}
     assert_refused(tapewire("dlq", *command.split(), env=env), "kafka.bootstrap")
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "known"),
+    [
+        ("ls --kind nonsense", "--kind", "bad_answer"),
+        ("ls --source nix", "--source", "tapewire.filings"),
+        ("retry --kind nonsense --yes", "--kind", "offsets_lost"),
+        ("drop --kind nonsense --dry-run", "--kind", "quarantined"),
+    ],
+)
+def test_an_unknown_kind_or_source_is_refused(command: str, flag: str, known: str) -> None:
+    """A kind or source that there is not is told with those that there are, never as "no letters"."""
+    done = tapewire("dlq", *command.split(), env={"TAPEWIRE_KAFKA__BOOTSTRAP": "127.0.0.1:1"})
+    assert_refused(done, flag)
+    assert known in done.stderr

@@ -49,3 +49,22 @@ def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     """A file that is no extractor is refused with its path and what is wrong, without a traceback."""
     (tmp_path / "mine.toml").write_text('name="mine"\n' + HEAD + WORDS.replace("neutral", "level"))
     assert_refused(tapewire("extractors", "ls", "--extractors", str(tmp_path)), str(tmp_path / "mine.toml"))
+
+
+def test_a_model_is_looked_at_also_where_the_engine_is_simulated(tmp_path: Path) -> None:
+    """`--model` means vLLM's check of that model, whatever engine the configuration names."""
+    done = tapewire("extractors", "check", "--model", str(tmp_path / "none"), env={"TAPEWIRE_WORKER__ENGINE": "sim"})
+    assert_refused(done, "worker.model")
+
+
+def test_an_extractor_that_leaves_no_room_for_text_is_a_problem(tmp_path: Path) -> None:
+    """A prompt that does not fit the configured context is told with its file and the numbers, and fails the check."""
+    (tmp_path / "long.toml").write_text('name="long"\n' + HEAD.replace('intro=""', f'intro="{"word " * 300}"') + WORDS)
+    arguments = ("extractors", "check", "--engine", "sim", "--extractors", str(tmp_path), "--json")
+    assert tapewire(*arguments).returncode == 0
+    done = tapewire(*arguments, env={"TAPEWIRE_WORKER__MAX_MODEL_LEN": "300"})
+    assert done.returncode == 1, done.stderr
+    found = {each["name"]: each for each in json.loads(done.stdout)["extractors"]}
+    assert found["long"]["file"] == str(tmp_path / "long.toml")
+    assert "worker.max_model_len is 300" in found["long"]["problem"]
+    assert "at least 16 of text" in found["long"]["problem"]

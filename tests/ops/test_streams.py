@@ -72,3 +72,27 @@ def test_the_end_of_the_input_is_no_answer() -> None:
     assert done.returncode == 2, done.stderr
     assert "nobody can be asked" in done.stderr
     assert "--yes" in done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_command_that_loaded_torch_ends_at_once(code: int) -> None:
+    """With torch loaded the process ends after its last line, its output whole, without taking the interpreter down."""
+    script = (
+        "import atexit, sys, types, typer; from ops import cli\n"
+        "sys.modules['torch'] = types.ModuleType('torch')\n"
+        "atexit.register(lambda: sys.stderr.write('torn down'))\n"
+        "@cli.app.command()\ndef work() -> None:\n"
+        f"    sys.stdout.write('all of it')\n    raise typer.Exit({code})\n"
+        "sys.argv = ['tapewire', 'work']; cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "all of it", "")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ops.quality.calibrate import asked_about
+from schemas.settings import ClassSettings, RuleSettings, SchedulerSettings
 from tests.ops.command import assert_refused, tapewire
 from workers.calibration import HeadCalibration, load_calibrations, save_calibration
 
@@ -109,6 +111,61 @@ def test_calibrate_says_how_a_worker_takes_it_up(labelled: Path, tmp_path: Path)
     assert "worker.calibrations" in done.stdout
     assert str(tmp_path / "made") in done.stdout
     assert "few" in done.stderr
+
+
+CLASSES = """
+[[scheduler.classes]]
+name = "slow"
+slo_ms = 900
+extractor = "filing"
+[[scheduler.classes]]
+name = "fast"
+slo_ms = 100
+extractor = "{fast}"
+[[scheduler.rules]]
+service_class = "slow"
+forms = ["8-K"]
+[[scheduler.rules]]
+service_class = "fast"
+"""
+
+
+def test_calibrate_asks_what_the_classes_ask(labelled: Path, tmp_path: Path) -> None:
+    """Without `--extractor` it is that of the first class whose rule can hold; one that nobody asks is warned about."""
+    config = tmp_path / "t.toml"
+    config.write_text(CLASSES.format(fast="filing"))
+    into = str(tmp_path / "made")
+    shared = (
+        "calibrate",
+        "--file",
+        str(labelled),
+        "--engine",
+        "sim",
+        "--config",
+        str(config),
+        "--into",
+        into,
+        "--json",
+    )
+    done = tapewire(*shared)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["extractor"] == "filing"
+    assert "no service class" not in done.stderr
+    other = tapewire(*shared, "--extractor", "headline")
+    assert other.returncode == 0, other.stderr
+    assert "no service class asks the extractor headline" in other.stderr
+
+
+def test_rules_lead_a_topic_to_its_extractor() -> None:
+    """The first rule that an event of the topic can meet decides; a condition of the other kind passes it over."""
+    classes = (
+        ClassSettings(name="slow", slo_ms=900, extractor="filing"),
+        ClassSettings(name="fast", slo_ms=100, extractor="mine"),
+    )
+    rules = (RuleSettings(service_class="slow", forms=("8-K",)), RuleSettings(service_class="fast"))
+    settings = SchedulerSettings(classes=classes, rules=rules)
+    assert [asked_about(settings, topic) for topic in ("news", "filings", None)] == ["mine", "filing", "mine"]
+    assert [asked_about(SchedulerSettings(), topic) for topic in ("news", "filings")] == ["headline", "headline"]
 
 
 @pytest.mark.parametrize(
