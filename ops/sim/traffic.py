@@ -16,12 +16,12 @@ CLASSES = (
     ClassSettings(name="bulk", slo_ms=5000, extractor="filing"),
 )
 CPU_CLASSES = (
-    ClassSettings(name="flash", slo_ms=350, extractor="headline"),
+    ClassSettings(name="flash", slo_ms=550, extractor="headline"),
     ClassSettings(name="standard", slo_ms=5_000, extractor="headline"),
     ClassSettings(name="bulk", slo_ms=60_000, extractor="filing"),
 )
-"""Service classes for two CPU cores, where a headline takes 0.1 s when it is alone: what 150 ms are on a GPU. No toxic
-age, so that no policy looks better by giving up what is late."""
+"""Service classes for two CPU cores, where a headline with its three answer tokens takes 0.16 s when it is alone: what
+150 ms are on a GPU. No toxic age, so that no policy looks better by giving up what is late."""
 HEADLINE_TOKENS = (64, 128)
 FILING_TOKENS = (512, 2048)
 """The founding article's mix, both ends included."""
