@@ -152,8 +152,8 @@ class Bench:
         reports: list[StepReport] = []
         idle = 0
         async with asyncio.timeout(PATIENCE):
-            # A step's statistics come right after its outputs, so by the second heartbeat they are out.
-            while idle < 2:
+            # A step's statistics come after its outputs, on a busy machine some heartbeats (0.1 s) later.
+            while idle < 10:
                 match await self.scheduler.receive(PATIENCE):
                     case Heartbeat(in_flight=in_flight):
                         idle = 0 if in_flight else idle + 1

@@ -28,9 +28,9 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         there, back = await asyncio.open_connection(self._host, self._target)
         self._writers |= {writer, back}
+        self.connections += 1  # not before it can be cut
         for source, sink, reply in ((reader, back, False), (there, writer, True)):
             task = asyncio.create_task(self._pump(source, sink, reply=reply))
             self._tasks.add(task)
