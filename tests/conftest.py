@@ -136,6 +136,8 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnKafka]:
 @pytest_asyncio.fixture
 async def own_settings(own_kafka: OwnKafka, topic_prefix: str) -> KafkaSettings:
     """Settings for topics of this test's own on that broker, which exist."""
+    if not own_kafka.alive:  # a test that failed in the middle may have left it dead
+        own_kafka.start()
     settings = KafkaSettings(bootstrap=own_kafka.bootstrap, topic_prefix=topic_prefix, connect_seconds=5)
     async with asyncio.timeout(2 * CONNECT_SECONDS):
         while True:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,20 @@ class OwnKafka:
         told = self._run("start", *QUICK_RETURN, *EAGER_CLEANER)
         self.bootstrap, self.pid = told["bootstrap"], told["pids"][0]
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there; one that has ended and not been waited for is not."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except (OSError, IndexError):
+            return False
+
     def kill(self) -> None:
-        """End it without letting it write anything."""
+        """End it without letting it write anything, and return when it is gone: a busy kernel takes its time."""
         os.kill(self.pid, signal.SIGKILL)
+        deadline = time.monotonic() + START_SECONDS
+        while self.alive and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def freeze(self) -> None:
         """Let it take connections and answer nothing."""

@@ -118,7 +118,9 @@ async def test_a_killed_broker_costs_time_and_nothing_else(own_kafka: OwnKafka, 
         await until(lambda: len(load.receipts) > 100)
         await asyncio.to_thread(own_kafka.kill)
         load.publish(5000)
-        assert not await load.publisher.answers(2)
+        async with asyncio.timeout(60):
+            while await load.publisher.answers(2):
+                pass  # an answer that was on its way when the broker died
         assert load.publisher.pending
         await asyncio.to_thread(own_kafka.start)
         assert await load.publisher.flush(60)
