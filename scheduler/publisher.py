@@ -61,6 +61,23 @@ class Outlet(Protocol):
         """Fail for good: a record can be published nowhere."""
 
 
+class Pending(Protocol):
+    """A publisher, as far as it shows what it still has to do."""
+
+    pending: int
+    failure: asyncio.Future[None] | None
+
+
+async def settled(publisher: Pending, timeout: float) -> bool:
+    """Wait until a publisher has nothing pending; False when it failed or ``timeout`` seconds were not enough."""
+    deadline = time.monotonic() + timeout
+    while publisher.pending and not (publisher.failure and publisher.failure.done()):
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return not publisher.pending
+
+
 class Publisher:
     """Publishes to the result topics and hands back the receipts of what Kafka confirmed, each once.
 
@@ -147,12 +164,7 @@ class Publisher:
 
     async def flush(self, timeout: float) -> bool:
         """Wait until everything is confirmed; False when ``timeout`` seconds were not enough."""
-        deadline = time.monotonic() + timeout
-        while self.pending and not (self.failure and self.failure.done()):
-            if time.monotonic() >= deadline:
-                return False
-            await asyncio.sleep(0.01)
-        return not self.pending
+        return await settled(self, timeout)
 
     async def stop(self) -> None:
         """Close the producer; what is not confirmed is given up (see `flush`)."""

@@ -11,7 +11,7 @@ from scheduler.entries import Entry, origin_of
 from scheduler.errors import PublishError
 from scheduler.partitioner import Partitioner
 from scheduler.producer import DEFAULT_MESSAGE_BYTES, MAX_BATCH_BYTES, answers, message_limits, partitions_of
-from scheduler.publisher import OnRefused, OutHeaders, Receipt, Record
+from scheduler.publisher import OnRefused, OutHeaders, Receipt, Record, settled
 from scheduler.transactions import Offsets, Transactions
 from schemas.settings import KafkaSettings, SchedulerSettings
 
@@ -119,12 +119,7 @@ class TransactionalPublisher:
 
     async def flush(self, timeout: float) -> bool:
         """Wait until everything is committed; False when ``timeout`` seconds were not enough."""
-        deadline = time.monotonic() + timeout
-        while self.pending and not (self.failure and self.failure.done()):
-            if time.monotonic() >= deadline:
-                return False
-            await asyncio.sleep(0.01)
-        return not self.pending
+        return await settled(self, timeout)
 
     def caution(self) -> float:
         """Return for how many seconds no transaction may begin, because we were stopped (SIGSTOP, a suspended machine).

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER that makes a close a reset: what the kernel still holds is thrown away, as by a router that dies."""
 
 
 class Proxy:
@@ -20,6 +25,7 @@ class Proxy:
         """Cleared, replies are held back until it is set again."""
         self.flowing.set()
         self.connections = 0
+        self.cuts = 0
         self.port = 0
 
     async def start(self) -> None:
@@ -28,7 +34,11 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._host, self._target)
+        try:
+            there, back = await asyncio.open_connection(self._host, self._target)
+        except OSError:
+            writer.close()
+            return
         self._writers |= {writer, back}
         self.connections += 1  # not before it can be cut
         for source, sink, reply in ((reader, back, False), (there, writer, True)):
@@ -47,11 +57,14 @@ class Proxy:
         except OSError:
             pass
         finally:
+            self._writers.discard(sink)
             sink.close()
 
     def cut(self) -> None:
-        """Close every connection in the middle of whatever it carries."""
+        """Break every connection in the middle of whatever it carries; one with none to break is not counted."""
+        self.cuts += bool(self._writers)
         for writer in self._writers:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             writer.transport.abort()
         self._writers.clear()
 

@@ -9,11 +9,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
+from ops.embedded import free_port
 from schemas.errors import ConfigError
 from schemas.settings import LinkSettings, WorkerSettings
 from tests.scheduler.dealers import link_settings
 from tests.scheduler.desk import desk
-from tests.scheduler.proxy import free_port, proxy
+from tests.scheduler.tcp_proxy import proxy
 from tests.scheduler.waiting import until
 from workers.process import serve
 
@@ -54,7 +55,7 @@ async def test_every_request_ends_once_whatever_the_connections_do(seed: int) ->
     settings = {"heartbeat_seconds": 0.1, "dead_after_seconds": 20.0}
     async with (
         desk(link_settings(address=f"tcp://127.0.0.1:{port}", **settings)) as one,
-        proxy(port) as between,
+        proxy("127.0.0.1", port) as between,
         workers(link_settings(address=f"tcp://127.0.0.1:{between.port}", **settings)) as start,
     ):
         for number in range(3):
